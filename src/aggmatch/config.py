@@ -1,0 +1,258 @@
+"""Configuration as frozen dataclasses: checked on construction, layered, overridden by dotted keys.
+
+A section of the configuration is a dataclass that derives from `Settings` and lives beside the code it configures.
+Its fields carry their allowed range in the type (`Fraction`, `Count`, ...) and their meaning in a docstring below them.
+"""
+
+import ast
+import inspect
+import json
+import math
+import textwrap
+import tomllib
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+
+from aggmatch.errors import AggMatchError, unknown
+
+
+@dataclass(frozen=True)
+class Range:
+    """An interval of numbers, closed unless `above` says that the lower end is excluded."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    above: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return (self.low < value if self.above else self.low <= value) and value <= self.high
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"{'above' if self.above else 'at least'} {self.low:g}"
+        return f"in {'(' if self.above else '['}{self.low:g}, {self.high:g}]"
+
+
+Fraction = Annotated[float, Range(0, 1)]
+Positive = Annotated[float, Range(0, above=True)]
+NonNegative = Annotated[float, Range(0)]
+Count = Annotated[int, Range(1)]
+Natural = Annotated[int, Range(0)]
+
+
+class ConfigError(AggMatchError):
+    """A wrong value of one key. The key grows by a prefix while the error travels up through the sections."""
+
+    def __init__(self, key: str, problem: str, source: str = "") -> None:
+        super().__init__(f"{key} {problem}" + (f" (from {source})." if source else "."))
+        self.key, self.problem, self.source = key, problem, source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base of every section: a frozen dataclass whose fields are checked against their types when it is made."""
+
+    def __post_init__(self) -> None:
+        for name, kind in field_types(type(self)).items():
+            object.__setattr__(self, name, checked(getattr(self, name), kind, name))
+
+    @classmethod
+    def build(cls, values: Mapping[str, Any], sources: Mapping[str, str] | None = None, prefix: str = "") -> Self:
+        """Make the section from nested values; errors name the full dotted key and where its value came from."""
+        kinds, sources = field_types(cls), sources or {}
+        arguments = {}
+        for name, value in values.items():
+            key = prefix + name
+            if name not in kinds:
+                raise unknown("setting", key, (prefix + known for known in kinds), see="aggmatch list settings")
+            kind = kinds[name]
+            if is_section(kind):
+                if not isinstance(value, Mapping):
+                    raise ConfigError(key, f"is a section, got {value!r}", sources.get(key, ""))
+                arguments[name] = kind.build(value, sources, key + ".")
+            else:
+                arguments[name] = value
+        try:
+            return cls(**arguments)
+        except ConfigError as error:
+            key = prefix + error.key
+            raise ConfigError(key, error.problem, sources.get(key, "")) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values, ready for JSON."""
+        return {name: plain(getattr(self, name)) for name in field_types(type(self))}
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, Settings):
+        return value.to_dict()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Settings)
+
+
+@cache
+def field_types(section: type) -> dict[str, Any]:
+    """Field name → type, with `Annotated` kept."""
+    hints = get_type_hints(section, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(section)}
+
+
+def checked(value: Any, kind: Any, key: str) -> Any:
+    """`value` as `kind`, or a `ConfigError`. Whole numbers pass as floats and lists as tuples; nothing else is bent."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        value = checked(value, arguments[0], key)
+        if value is not None and value not in arguments[1]:
+            raise ConfigError(key, f"must be {arguments[1]}, got {value!r}")
+        return value
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        return checked(value, next(argument for argument in arguments if argument is not type(None)), key)
+    if origin is Literal:
+        if value not in arguments:
+            raise ConfigError(key, f"must be one of {', '.join(map(str, arguments))}, got {value!r}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, (tuple, list)):
+            raise ConfigError(key, f"must be a list, got {value!r}")
+        return tuple(checked(item, arguments[0], key) for item in value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if kind is float and isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(key, f"must be a finite number, got {value!r}")
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+        raise ConfigError(key, f"must be {names.get(kind, kind.__name__)}, got {value!r}")
+    return value
+
+
+# Layers: where values come from, later ones winning --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Values from one place (`run.toml`, `--set optim.lr=0.1`), as dotted keys."""
+
+    source: str
+    values: Mapping[str, Any]
+
+
+def merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Layers → (nested values, dotted key → source of its value)."""
+    nested: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for layer in layers:
+        for key, value in layer.values.items():
+            *sections, name = key.split(".")
+            place = nested
+            for section in sections:
+                place = place.setdefault(section, {})
+                if not isinstance(place, dict):
+                    raise ConfigError(key, f"cannot be set: '{section}' is not a section", layer.source)
+            place[name] = value
+            sources[key] = layer.source
+    return nested, sources
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values → dotted keys."""
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def read_file(path: Path) -> Layer:
+    """A TOML file, or a run's own `config.json`."""
+    if path.is_dir():
+        path = path / "config.json"
+    try:
+        text = path.read_text(encoding="utf-8")
+        nested = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise AggMatchError(f"Cannot read configuration {path}: {error.strerror}.") from None
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise AggMatchError(f"Cannot read configuration {path}: {error}.") from None
+    if not isinstance(nested, Mapping):
+        raise AggMatchError(f"Cannot read configuration {path}: it holds no table of settings.")
+    return Layer(str(path), flatten(nested))
+
+
+def read_assignment(text: str) -> Layer:
+    """`optim.lr=0.1` as given to `--set`. Values are TOML (0.1, true, [1, 2]); what is not is taken as a text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise AggMatchError(f"--set takes key=value, got '{text}'. For example: --set optim.lr=0.1")
+    return Layer(f"--set {text}", {key.strip(): parse_value(value.strip())})
+
+
+def parse_value(text: str) -> Any:
+    if text.lower() in ("none", "null"):
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Dotted keys whose values differ → (before, after); a key that one side lacks counts as None."""
+    before, after = flatten(before), flatten(after)
+    keys = list(before) + [key for key in after if key not in before]
+    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
+
+
+# Documentation of settings, read from the source -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One documented setting."""
+
+    key: str
+    default: Any
+    text: str
+
+
+def describe(section: type[Settings], prefix: str = "") -> Iterator[Setting]:
+    """Every setting below `section` with its default and the docstring under its field."""
+    texts = field_docstrings(section)
+    kinds = field_types(section)
+    for field in fields(section):
+        if is_section(kinds[field.name]):
+            yield from describe(kinds[field.name], f"{prefix}{field.name}.")
+            continue
+        default = None if field.default is MISSING else plain(field.default)
+        yield Setting(prefix + field.name, default, texts.get(field.name, ""))
+
+
+@cache
+def field_docstrings(section: type) -> dict[str, str]:
+    """Field name → the string literal that follows it in the class body, base classes included."""
+    texts: dict[str, str] = {}
+    for cls in reversed(section.__mro__):
+        if cls is object or not is_dataclass(cls):
+            continue
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+        assert isinstance(definition, ast.ClassDef)
+        for statement, follower in zip(definition.body, definition.body[1:], strict=False):
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and isinstance(follower, ast.Expr)
+                and isinstance(follower.value, ast.Constant)
+                and isinstance(follower.value.value, str)
+            ):
+                texts[statement.target.id] = inspect.cleandoc(follower.value.value)
+    return texts
