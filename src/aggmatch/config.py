@@ -70,7 +70,7 @@ class Settings:
             if name not in kinds:
                 raise unknown("setting", key, (prefix + known for known in kinds), see="aggmatch list settings")
             kind = kinds[name]
-            if is_section(kind):
+            if is_section(kind) and not isinstance(value, Settings):
                 if not isinstance(value, Mapping):
                     raise ConfigError(key, f"is a section, got {value!r}", sources.get(key, ""))
                 arguments[name] = kind.build(value, sources, key + ".")

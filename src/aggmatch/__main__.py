@@ -1,0 +1,5 @@
+"""`python -m aggmatch`."""
+
+from aggmatch.cli import main
+
+main()

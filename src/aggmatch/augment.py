@@ -1,0 +1,400 @@
+"""Batched views of uint8 images: every image draws its own operations and its own magnitudes.
+
+RandAugment's operations are three families, and a round sends the whole batch once through each family, with neutral
+parameters for the images whose operation lies elsewhere:
+
+- geometric: one inverse affine matrix per image, one gather;
+- table: one lookup table per image and channel, one gather;
+- blend: out = degenerate + factor · (image − degenerate), with one degenerate image and one factor per image.
+
+Drawing parameters is kept apart from applying them. Shapes never depend on values and nothing is read on the host, so
+a view can be captured in a CUDA graph (register the generator with the graph, and call the view once beforehand).
+Pixels equal those of Pillow's own operators.
+
+Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), P = H · W pixels, V = 256 grey values,
+R rounds, K operations in the pool.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from aggmatch.config import ConfigError, Fraction, Natural, Settings
+from aggmatch.errors import AggMatchError, unknown
+
+Family = Literal["geometric", "table", "blend", "none"]
+Interpolation = Literal["nearest", "bilinear"]
+
+GREY = 127
+ONE = 1 << 16
+"""1 in the 16.16 fixed point of Pillow's nearest-neighbour transform."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of RandAugment: its family, and the ends of its magnitude in the two common settings.
+
+    Units: degrees (rotate), pixels per pixel (shear), share of the side (translate), bits kept (posterize), first
+    inverted grey value (solarize), factor (the blends). Geometric magnitudes get a random sign when they are drawn.
+    """
+
+    family: Family
+    discrete: tuple[float, float] = (0, 0)
+    """Magnitude at level 0 and at level 10; levels 1 to 9 are drawn."""
+    continuous: tuple[float, float] = (0, 0)
+    """Magnitudes between these two are drawn."""
+
+
+OPERATIONS: dict[str, Operation] = {
+    "auto_contrast": Operation("table"),
+    "brightness": Operation("blend", discrete=(0.1, 1.9), continuous=(0.05, 0.95)),
+    "color": Operation("blend", discrete=(0.1, 1.9), continuous=(0.05, 0.95)),
+    "contrast": Operation("blend", discrete=(0.1, 1.9), continuous=(0.05, 0.95)),
+    "equalize": Operation("table"),
+    "identity": Operation("none"),
+    # Fractions of a bit are dropped. 4.9 − 0.4 L then keeps 4 − ⌊0.4 L⌋ bits as the original does, never 0.
+    "posterize": Operation("table", discrete=(4.9, 0.9), continuous=(4, 8)),
+    "rotate": Operation("geometric", discrete=(0, 30), continuous=(0, 30)),
+    "sharpness": Operation("blend", discrete=(0.1, 1.9), continuous=(0.05, 0.95)),
+    "shear_x": Operation("geometric", discrete=(0, 0.3), continuous=(0, 0.3)),
+    "shear_y": Operation("geometric", discrete=(0, 0.3), continuous=(0, 0.3)),
+    "solarize": Operation("table", discrete=(256, 0), continuous=(0, 256)),
+    # L pixels of CIFAR's 32, as a share of any side.
+    "translate_x": Operation("geometric", discrete=(0, 10 / 32), continuous=(0, 0.3)),
+    "translate_y": Operation("geometric", discrete=(0, 10 / 32), continuous=(0, 0.3)),
+}
+INDEX = {name: index for index, name in enumerate(OPERATIONS)}
+"""Name of an operation → its number in tensors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewSettings(Settings):
+    """How the weak and the strong view of an image are made."""
+
+    flip: bool | None = None
+    """Mirror images left to right, half of the time. None: where the data set allows it."""
+    shift: Fraction = 0.125
+    """Largest shift of the weak view as a share of the side, reflect padded: 4 pixels of 32."""
+    randaugment: Literal["discrete", "continuous"] = "continuous"
+    """discrete: integer levels, each round applied half of the time. continuous: magnitudes from ranges, always."""
+    ops: tuple[str, ...] = tuple(OPERATIONS)
+    """Pool from which every round draws one operation per image, with replacement."""
+    rounds: Natural | None = None
+    """Operations per image. None: 2 if discrete, 3 if continuous."""
+    cutout: Fraction = 0.5
+    """Side of the grey square as a share of the image's side; if continuous, the largest. 0 switches it off."""
+    interpolation: Interpolation = "nearest"
+    """How rotation, shear and translation sample pixels; bilinear suits very small images."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.ops:
+            raise ConfigError("ops", "must name at least one operation, got none")
+        for name in self.ops:
+            if name not in OPERATIONS:
+                raise ConfigError("ops", f"must be among {', '.join(OPERATIONS)}, got {name!r}")
+
+
+# Gathers ---------------------------------------------------------------------------------------------------------
+
+
+def pick(images: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """The pixels at the given places, the same in all channels of an image.
+
+    out[n, c, y, x] = images[n, c, row[n, y, x], column[n, y, x]]
+
+    images: (N, C, H, W); row, column: integers that broadcast to (N, H, W). Returns (N, C, H, W).
+    """
+    index_N1P = (row * images.shape[-1] + column).flatten(1)[:, None].long()
+    return images.flatten(2).gather(2, index_N1P.expand(-1, images.shape[1], -1)).view_as(images)
+
+
+def shift_and_mirror(images: Tensor, down_N: Tensor, right_N: Tensor, mirrored_N: Tensor) -> Tensor:
+    """Move the contents of every image by whole pixels, reflecting what lacks, then mirror some left to right.
+
+    images: (N, C, H, W); down_N, right_N: integers below the side; mirrored_N: bool. Returns (N, C, H, W).
+    """
+    last = images.shape[-1] - 1
+    line = torch.arange(last + 1, device=images.device)
+    row_NH = line - down_N[:, None]
+    column_NW = torch.where(mirrored_N[:, None], last - line, line) - right_N[:, None]
+    # Reflection about both edges: |i| unfolds the left one, last − |last − i| the right one.
+    row_NH, column_NW = (last - (last - index.abs()).abs() for index in (row_NH, column_NW))
+    return pick(images, row_NH[:, :, None], column_NW[:, None, :])
+
+
+# Geometric family ------------------------------------------------------------------------------------------------
+
+
+def inverse_affine(op_N: Tensor, magnitude_N: Tensor, side: int) -> Tensor:
+    """Matrices from output to input coordinates: rotation about the centre, shear and translation from the corner.
+
+    x_in = cos θ · x + (shear_x − sin θ) · y + translate_x · side + …, and likewise for y; θ turns counter-clockwise.
+    Returns (N, 2, 3), float64 as in Pillow: a last bit decides between two pixels.
+    """
+    magnitude_N = magnitude_N.double()
+    rotate, shear_x, shear_y, translate_x, translate_y = (
+        torch.where(op_N == INDEX[name], magnitude_N, 0)
+        for name in ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
+    )
+    cos, sin = rotate.deg2rad().cos(), rotate.deg2rad().sin()
+    centre = side / 2
+    x_N3 = torch.stack((cos, shear_x - sin, translate_x * side + centre * (1 - cos + sin)), dim=1)
+    y_N3 = torch.stack((shear_y + sin, cos, translate_y * side + centre * (1 - cos - sin)), dim=1)
+    return torch.stack((x_N3, y_N3), dim=1)
+
+
+def warp(images: Tensor, matrix_N23: Tensor, interpolation: Interpolation = "nearest") -> Tensor:
+    """Sample every image through its inverse affine map; what lies outside is black.
+
+    out[y, x] = images[M · (x + ½, y + ½, 1)], pixel (i, j) covering [i, i + 1) × [j, j + 1)
+
+    images: (N, C, H, W); matrix_N23: float64. Returns (N, C, H, W).
+    """
+    side = images.shape[-1]
+    # Fixed point as in Pillow: exact sums, so that no device rounds a coordinate to another pixel.
+    start_N2 = fixed_point(matrix_N23[:, :, 2] + matrix_N23[:, :, :2].sum(2) / 2)
+    step_N22 = fixed_point(matrix_N23[:, :, :2])
+    line = torch.arange(side, device=images.device, dtype=torch.int32)
+    place_N2HW = start_N2[:, :, None, None] + step_N22[:, :, :1, None] * line + step_N22[:, :, 1:, None] * line[:, None]
+    inside_N1HW = ((place_N2HW >= 0) & (place_N2HW < side * ONE)).all(1, keepdim=True)
+    if interpolation == "nearest":
+        column, row = (place_N2HW >> 16).clamp_(0, side - 1).unbind(1)
+        return pick(images, row, column) * inside_N1HW
+
+    place_N2HW = place_N2HW - ONE // 2  # relative to pixel centres
+    across, along = ((place_N2HW & (ONE - 1)) / ONE).unsqueeze(2).unbind(1)
+    left, top = (place_N2HW >> 16).clamp(0, side - 1).unbind(1)
+    right, bottom = ((place_N2HW >> 16) + 1).clamp_(0, side - 1).unbind(1)
+    pixels = images.float()
+    upper, lower = (pick(pixels, row, left).lerp_(pick(pixels, row, right), across) for row in (top, bottom))
+    return upper.lerp_(lower, along).to(torch.uint8) * inside_N1HW
+
+
+def fixed_point(numbers: Tensor) -> Tensor:
+    """Multiples of 2^−16, halves rounded up; int32 of the same shape."""
+    return (numbers * ONE + 0.5).floor_().int()
+
+
+# Table family ----------------------------------------------------------------------------------------------------
+
+
+def tone(images: Tensor, op_N: Tensor, magnitude_N: Tensor) -> Tensor:
+    """Replace every grey value by its entry in the table of its image and channel; (N, C, H, W) → (N, C, H, W)."""
+    grey_NCP = images.flatten(2).long()
+    return tone_tables(grey_NCP, op_N, magnitude_N).gather(2, grey_NCP).view_as(images)
+
+
+def tone_tables(grey_NCP: Tensor, op_N: Tensor, magnitude_N: Tensor) -> Tensor:
+    """Lookup tables of posterize, solarize, auto-contrast and equalize; v ↦ v for all other operations.
+
+    posterize: v with its lowest 8 − bits bits cleared;  solarize: 255 − v from the threshold on
+    auto-contrast: 255 (v − low) / (high − low) with the darkest and the brightest value of the channel
+    equalize: ⌊(⌊s/2⌋ + pixels darker than v) / s⌋ with s = ⌊pixels below the brightest value / 255⌋, if s > 0
+
+    grey_NCP: int64 values of all H · W pixels. Returns (N, C, 256), uint8.
+    """
+    grey_V = torch.arange(256, device=grey_NCP.device, dtype=torch.int32)
+
+    bits_N = torch.where(op_N == INDEX["posterize"], magnitude_N, 8).int()
+    mask_N = torch.bitwise_left_shift(255, 8 - bits_N)
+    threshold_N = torch.where(op_N == INDEX["solarize"], magnitude_N, 256)
+    table_NV = torch.where(grey_V < threshold_N[:, None], grey_V & mask_N[:, None], 255 - grey_V)
+
+    low_NC, high_NC = grey_NCP.amin(2), grey_NCP.amax(2)
+    stretch_NC = (op_N == INDEX["auto_contrast"])[:, None] & (low_NC < high_NC)
+    # Pillow truncates what Python's floats give, hence float64 and a true division: torch takes 255 / x as 255 · x⁻¹.
+    range_NC = torch.where(stretch_NC, high_NC - low_NC, 255).double()
+    scale_NC = torch.full_like(range_NC, 255) / range_NC
+    offset_NC = -torch.where(stretch_NC, low_NC, 0) * scale_NC
+    table_NCV = (table_NV[:, None] * scale_NC[..., None] + offset_NC[..., None]).clamp_(0, 255).int()
+
+    one_NCP = torch.ones((), device=grey_NCP.device, dtype=torch.int32).expand_as(grey_NCP)
+    histogram_NCV = torch.zeros_like(table_NCV).scatter_add_(2, grey_NCP, one_NCP)
+    darker_NCV = histogram_NCV.cumsum(2, dtype=torch.int32) - histogram_NCV
+    step_NC1 = darker_NCV.gather(2, high_NC[..., None]) // 255 * (op_N == INDEX["equalize"])[:, None, None]
+    equalized_NCV = ((step_NC1 // 2 + darker_NCV) // step_NC1.clamp(min=1)).clamp_(max=255)
+    return torch.where(step_NC1 > 0, equalized_NCV, table_NCV).to(torch.uint8)
+
+
+# Blend family ----------------------------------------------------------------------------------------------------
+
+
+def blend(images: Tensor, op_N: Tensor, magnitude_N: Tensor) -> Tensor:
+    """Brightness, color, contrast and sharpness: away from (factor < 1) or beyond (> 1) a degenerate image.
+
+    out = degenerate + factor · (image − degenerate), clipped and truncated;  factor 1 for all other operations
+    degenerate: black; luminance of the pixel; mean luminance of the image; smoothed image
+
+    images: (N, C, H, W). Returns (N, C, H, W).
+    """
+    brightness, color, contrast, sharpness = (
+        (op_N == INDEX[name])[:, None, None, None] for name in ("brightness", "color", "contrast", "sharpness")
+    )
+    pixels = images.float()
+    light_N1HW = luminance(pixels)
+    mean_N111 = (light_N1HW.mean((2, 3), keepdim=True, dtype=torch.float64) + 0.5).floor_().float()
+    degenerate = smooth(pixels).mul_(sharpness).add_(light_N1HW * color + mean_N111 * contrast)
+    factor_N111 = torch.where(brightness | color | contrast | sharpness, magnitude_N[:, None, None, None], 1)
+    # In place, here and in `smooth`: fresh memory costs more than the arithmetic on a CPU.
+    return pixels.sub_(degenerate).mul_(factor_N111).add_(degenerate).clamp_(0, 255).to(torch.uint8)
+
+
+def luminance(pixels: Tensor) -> Tensor:
+    """ITU-R 601 luma in Pillow's 16-bit weights, rounded; whole floats (N, C, H, W) → (N, 1, H, W).
+
+    Every sum stays below 2^24, so float32 is exact.
+    """
+    if pixels.shape[1] == 1:
+        return pixels
+    red, green, blue = pixels.unbind(1)
+    return ((19595 * red + 38470 * green + 7471 * blue + 32768) / 65536).floor_()[:, None]
+
+
+def smooth(pixels: Tensor) -> Tensor:
+    """3 × 3 mean in which the centre counts five times, rounded; the border stays. Whole floats (N, C, H, W)."""
+    column_sums = (pixels[..., :-2, :] + pixels[..., 1:-1, :]).add_(pixels[..., 2:, :])
+    smoothed = pixels.clone()
+    inner = smoothed[..., 1:-1, 1:-1].mul_(4)
+    for start in range(3):
+        inner += column_sums[..., start : start + inner.shape[-1]]
+    inner.div_(13).add_(0.5).floor_()
+    return smoothed
+
+
+# Whole operations ------------------------------------------------------------------------------------------------
+
+
+def randaugment_round(
+    images: Tensor,
+    op_N: Tensor,
+    magnitude_N: Tensor,
+    families: Collection[Family] = ("geometric", "table", "blend"),
+    interpolation: Interpolation = "nearest",
+) -> Tensor:
+    """Apply to every image its one operation, `INDEX[name]`, at its magnitude, in the unit of `Operation`.
+
+    images: (N, C, H, W); families: those that `op_N` can contain, others cost nothing. Returns (N, C, H, W).
+    """
+    if "geometric" in families:
+        images = warp(images, inverse_affine(op_N, magnitude_N, images.shape[-1]), interpolation)
+    if "table" in families:
+        images = tone(images, op_N, magnitude_N)
+    if "blend" in families:
+        images = blend(images, op_N, magnitude_N)
+    return images
+
+
+def cut_out(images: Tensor, top_N: Tensor, left_N: Tensor, side_N: Tensor) -> Tensor:
+    """Paint one grey square into every image; parts beyond the border are dropped. (N, C, H, W) → (N, C, H, W)."""
+    line = torch.arange(images.shape[-1], device=images.device)
+    row_NH, column_NW = ((line >= start[:, None]) & (line < (start + side_N)[:, None]) for start in (top_N, left_N))
+    return images.masked_fill((row_NH[:, :, None] & column_NW[:, None, :])[:, None], GREY)
+
+
+# Views -----------------------------------------------------------------------------------------------------------
+
+
+class Augmenter:
+    """Makes the views that methods name; `mirror` says whether the data set bears mirrored images."""
+
+    def __init__(self, settings: ViewSettings, mirror: bool) -> None:
+        self.settings = settings
+        self.mirror = mirror if settings.flip is None else settings.flip
+        self.discrete = settings.randaugment == "discrete"
+        self.rounds = settings.rounds if settings.rounds is not None else 2 if self.discrete else 3
+        self.families = frozenset(OPERATIONS[name].family for name in settings.ops)
+        self._pools: dict[torch.device, Tensor] = {}
+
+    def __call__(self, view: str, images: Tensor, generator: torch.Generator) -> Tensor:
+        """The named view of uint8 images (N, C, H, W), in the same type and shape.
+
+        The generator lives on the images' device and is the only source of chance.
+        """
+        if view not in VIEWS:
+            raise unknown("view", view, VIEWS)
+        check_images(images)
+        return VIEWS[view](self, images, generator)
+
+    def plain(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """The images as they are."""
+        return images
+
+    def weak(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Shifted, and mirrored where allowed."""
+        return shift_and_mirror(images, *self.draw_shift(len(images), images.shape[-1], generator))
+
+    def strong(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """The weak view, then RandAugment, then cutout."""
+        images = self.weak(images, generator)
+        for op_N, magnitude_N in zip(*self.draw_operations(len(images), generator), strict=True):
+            images = randaugment_round(images, op_N, magnitude_N, self.families, self.settings.interpolation)
+        if self.settings.cutout > 0:
+            images = cut_out(images, *self.draw_square(len(images), images.shape[-1], generator))
+        return images
+
+    def draw_shift(self, count: int, side: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Uniform shifts down and right, each in [−s, s], and whether to mirror; each (N,)."""
+        most = min(round(self.settings.shift * side), side - 1)
+        down_N, right_N = torch.randint(-most, most + 1, (2, count), generator=generator, device=generator.device)
+        return down_N, right_N, uniform((count,), generator) < self.mirror / 2
+
+    def draw_operations(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Numbers of operations and their magnitudes, both (R, N)."""
+        shape, device = (self.rounds, count), generator.device
+        chosen_RN = torch.randint(len(self.settings.ops), shape, generator=generator, device=device)
+        op_RN, start_RN, end_RN, sign_RN = self._pool(device)[:, chosen_RN]
+        if self.discrete:
+            position_RN = torch.randint(1, 10, shape, generator=generator, device=device) / 10
+            op_RN = torch.where(uniform(shape, generator) < 0.5, op_RN, INDEX["identity"])
+        else:
+            position_RN = uniform(shape, generator)
+        magnitude_RN = torch.lerp(start_RN, end_RN, position_RN)
+        return op_RN.long(), torch.where(uniform(shape, generator) < 0.5, magnitude_RN, sign_RN * magnitude_RN)
+
+    def draw_square(self, count: int, side: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Top, left and side of squares whose centres are uniform over the image; whole numbers, each (N,)."""
+        centre_N, middle_N, share_N = uniform((3, count), generator)
+        if self.discrete:
+            share_N = torch.ones_like(share_N)
+        side_N = (share_N * (self.settings.cutout * side)).round()
+        top_N, left_N = ((place * side - side_N / 2 + 0.5).floor() for place in (centre_N, middle_N))
+        return top_N, left_N, side_N
+
+    def _pool(self, device: torch.device) -> Tensor:
+        """Number, both ends of the magnitude and the sign it may take, for every operation of the pool; (4, K).
+
+        Kept per device: a copy from the host could not be captured in a CUDA graph.
+        """
+        if device not in self._pools:
+            rows = []
+            for name in self.settings.ops:
+                operation = OPERATIONS[name]
+                ends = operation.discrete if self.discrete else operation.continuous
+                rows.append((INDEX[name], *ends, -1 if operation.family == "geometric" else 1))
+            self._pools[device] = torch.tensor(rows, dtype=torch.float32, device=device).T.contiguous()
+        return self._pools[device]
+
+
+VIEWS: dict[str, Callable[[Augmenter, Tensor, torch.Generator], Tensor]] = {
+    "plain": Augmenter.plain,
+    "weak": Augmenter.weak,
+    "strong": Augmenter.strong,
+}
+"""Name of a view → what makes it."""
+
+
+def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Numbers from U[0, 1) on the generator's device."""
+    return torch.rand(shape, generator=generator, device=generator.device)
+
+
+def check_images(images: Tensor) -> None:
+    """Refuse what the views cannot take, in words."""
+    shape = tuple(images.shape)
+    if images.dtype != torch.uint8 or len(shape) != 4 or shape[1] not in (1, 3) or shape[2] != shape[3]:
+        kind = str(images.dtype).removeprefix("torch.")
+        raise AggMatchError(f"Images must be uint8 of shape (N, 1 or 3, side, side), got {kind} of shape {shape}.")

@@ -1,0 +1,202 @@
+"""The command line: parse, call, print. Nothing heavy is imported before a command needs it."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from aggmatch import __version__
+from aggmatch.config import Layer, read_assignment, read_file
+from aggmatch.errors import AggMatchError, unknown
+
+if TYPE_CHECKING:
+    from aggmatch.training.loop import Run
+
+app = typer.Typer(
+    help="Image classification with very few labels: AggMatch and its peers under one honest protocol.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; repeatable.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the downloaded data sets.", show_default="data")]
+Download = Annotated[bool, typer.Option("--download", help="Fetch the data set's files if they are missing.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or auto.", show_default="auto")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+
+
+@app.command()
+def train(
+    data: Annotated[str | None, typer.Argument(help="Data set: see `aggmatch list data`.", show_default="digits")] = None,
+    method: Annotated[str | None, typer.Option(help="See `aggmatch list methods`.", show_default="aggmatch")] = None,
+    labels: Annotated[int | None, typer.Option(help="Labelled images in all, equal per class.")] = None,
+    fold: Annotated[int | None, typer.Option(help="Which draw of the labelled images.", show_default="0")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run.", show_default="runs/DATA-LABELS-METHOD-foldN")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file or a run's config.json.")] = None,
+    set_: Set = None,
+    split: Annotated[Path | None, typer.Option(help="Reuse the labelled images of a split.json.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
+    data_dir: DataDir = None,
+    download: Download = False,
+    device: Device = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard logs too.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a classifier from a few labelled and many unlabelled images."""
+    given: list[tuple[str, str, Any]] = [
+        (f"DATA {data}", "data.name", data),
+        (f"--method {method}", "method.name", method),
+        (f"--labels {labels}", "data.labels", labels),
+        (f"--fold {fold}", "data.fold", fold),
+        (f"--steps {steps}", "train.steps", steps),
+        (f"--split {split}", "data.split", split and str(split.resolve())),
+        (f"--data-dir {data_dir}", "runtime.data_dir", data_dir and str(data_dir)),
+        (f"--device {device}", "runtime.device", device),
+        ("--tensorboard", "runtime.tensorboard", tensorboard or None),
+    ]
+    layers = [read_file(config)] if config else []
+    layers += [Layer(source, {key: value}) for source, key, value in given if value is not None]
+    layers += [read_assignment(text) for text in set_ or []]
+
+    from aggmatch.training import loop
+    from aggmatch.training.folder import RunFolder
+    from aggmatch.training.settings import resolve
+
+    if out is None:
+        out = default_folder(resolve(layers).to_dict())
+    folder = RunFolder(out)
+    if resume and not folder.holds_run:
+        raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one without --resume.")
+    with folder.locked():
+        run = loop.resume(out, layers, download=download) if resume else loop.start(resolve(layers), out, download=download)
+        follow_run(run, quiet=quiet)
+    if not quiet:
+        print_summary(run)
+
+
+def default_folder(settings: dict[str, Any]) -> Path:
+    """Where a run goes when it is not told."""
+    data, method = settings["data"], settings["method"]["name"].replace(":", ".")
+    return Path("runs") / f"{Path(data['name']).name}-{data['labels']}-{method}-fold{data['fold']}"
+
+
+def follow_run(run: "Run", *, quiet: bool, title: str = "") -> None:
+    """Train with a live display; a signal becomes a sentence and the usual exit code."""
+    from aggmatch.console import follow, stderr
+    from aggmatch.training.loop import Stopped
+
+    try:
+        follow(
+            run.train(),
+            title=title or run.settings.method_name,
+            done=run.state.steps_done,
+            steps=run.settings.train.steps,
+            network=run.settings.train.evaluated,
+            quiet=quiet,
+        )
+    except Stopped as stop:
+        stderr.print(f"Stopped and saved at step {stop.step}. Continue: aggmatch train --resume --out {run.folder.path}")
+        raise typer.Exit(128 + stop.signal_number) from None
+
+
+def print_summary(run: "Run") -> None:
+    """Two lines at the end of a run."""
+    from aggmatch.console import stdout
+
+    summary = run.folder.read_json(run.folder.summary)
+    stdout.print(
+        f"{summary['method']} on {summary['data']}, {summary['labels']} labels, fold {summary['fold']}, "
+        f"{summary['steps']} steps: {summary['accuracy']:.2f} % test accuracy ({summary['network']} network, last step; "
+        f"median of the last evaluations {summary['accuracy_median_of_last_20']:.2f} %), {summary['seconds']:.0f} s.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    stdout.print(f"Run folder: {run.folder.path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    data_dir: DataDir = None,
+    download: Download = False,
+    device: Device = None,
+) -> None:
+    """Test accuracy of a finished run's model, in all and by class."""
+    from aggmatch.console import stdout
+    from aggmatch.inference import TrainedModel
+    from aggmatch.tables import Table
+
+    given = {"runtime.data_dir": data_dir and str(data_dir), "runtime.device": device}
+    changes = [Layer("the command line", {key: value}) for key, value in given.items() if value is not None]
+    model = TrainedModel.load(run, changes)
+    result = model.evaluate(model.data(download=download))
+    table = Table(["class", "accuracy %"], [[name, value] for name, value in zip(model.classes, result.class_accuracy)])
+    stdout.print(table.rich())
+    stdout.print(f"{result.accuracy:.2f} % of {len(result.labels)} test images.", highlight=False)
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(metavar="methods|data|recipes|settings")],
+    method: Annotated[str, typer.Option(help="Whose settings to list.")] = "aggmatch",
+    data_dir: DataDir = None,
+) -> None:
+    """Show the methods, data sets, recipes or settings there are."""
+    from aggmatch import listings
+    from aggmatch.console import stdout
+
+    tables = {
+        "methods": listings.methods,
+        "data": lambda: listings.data(data_dir or Path("data")),
+        "recipes": listings.recipes,
+        "settings": lambda: listings.settings(method),
+    }
+    if what not in tables:
+        raise unknown("list", what, tables)
+    stdout.print(tables[what]().rich())
+
+
+@app.command()
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs.", show_default="runs/demo-TIME")] = None,
+    fold: Annotated[int, typer.Option(help="Which draw of the labelled images.")] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Watch AggMatch learn digits from one label per class, beside training on the labels alone and its peers."""
+    from datetime import datetime
+
+    from aggmatch.console import stdout
+    from aggmatch.experiments import demo as experiment
+
+    out = out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
+    if not quiet:
+        stdout.print(experiment.INTRODUCTION, highlight=False)
+    result = experiment.run(out, fold, lambda run, title: follow_run(run, quiet=quiet, title=title))
+    stdout.print(result.rich())
+    stdout.print(f"Run folders: {out}", highlight=False, soft_wrap=True)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """Options before the command."""
+    if show:
+        typer.echo(f"aggmatch {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point: errors a user can mend are one sentence and exit code 2."""
+    import warnings
+
+    warnings.showwarning = lambda message, *_args, **_kwargs: print(f"Warning: {message}", file=sys.stderr)
+    try:
+        app()
+    except AggMatchError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(141)

@@ -1,0 +1,61 @@
+"""What a person sees while something runs: a live bar on a terminal, plain lines elsewhere."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+stdout = Console()
+stderr = Console(stderr=True)
+
+
+def follow(records: Iterable[dict[str, Any]], *, title: str, done: int, steps: int, network: str, quiet: bool) -> None:
+    """Run through the records of a training run, showing each as it comes."""
+    if quiet:
+        for _ in records:
+            pass
+    elif stdout.is_terminal:
+        follow_live(records, title, done, steps, network)
+    else:
+        follow_plain(records, title, steps, network)
+
+
+def follow_live(records: Iterable[dict[str, Any]], title: str, done: int, steps: int, network: str) -> None:
+    """A bar with rate, loss, accuracy and the time left."""
+    columns = (
+        TextColumn("{task.description}", style="bold"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[facts]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    facts: dict[str, str] = {}
+    with Progress(*columns, console=stdout) as progress:
+        task = progress.add_task(title, total=steps, completed=done, facts="")
+        for record in records:
+            facts |= describe(record, network)
+            progress.update(task, completed=record["step"], facts="  ".join(facts.values()))
+
+
+def follow_plain(records: Iterable[dict[str, Any]], title: str, steps: int, network: str) -> None:
+    """One line an evaluation."""
+    facts: dict[str, str] = {}
+    for record in records:
+        facts |= describe(record, network)
+        if f"accuracy_{network}" in record:
+            line = "  ".join([title, f"step {record['step']}/{steps}", *facts.values(), f"{record['seconds']:.0f} s"])
+            stdout.print(line, highlight=False, soft_wrap=True)
+
+
+def describe(record: dict[str, Any], network: str) -> dict[str, str]:
+    """The facts of a record that are worth a glance."""
+    facts = {}
+    if "loss" in record:
+        facts["rate"] = f"{record['images_per_second']:,.0f} img/s"
+        facts["loss"] = f"loss {record['loss']:.3f}"
+    if f"accuracy_{network}" in record:
+        facts["accuracy"] = f"accuracy {record[f'accuracy_{network}']:.2f} %"
+    return facts

@@ -1,0 +1,143 @@
+"""Fetching a published file: continued where it was broken off, verified, and never half there under its own name."""
+
+import hashlib
+import http.client
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from http.client import HTTPResponse
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from aggmatch.data.images import Archive, reading
+from aggmatch.errors import AggMatchError
+
+Progress = Callable[[int, int], None]
+"""Told (bytes so far, bytes in all) while a file arrives."""
+
+CHUNK = 1 << 18
+TIMEOUT = 30.0
+"""Seconds without a byte until a connection counts as lost."""
+
+
+def fetch(archive: Archive, folder: Path, progress: Progress | None = None) -> Path:
+    """The path of `archive` in `folder`, downloaded if it is not there, with its MD5 verified either way.
+
+    What has arrived is kept as FILE.part when the download breaks off, and continued by the next call. Without
+    `progress` a bar is drawn if standard error is a terminal.
+    """
+    target = folder / archive.file
+    part = folder / f"{archive.file}.part"
+    if target.exists():
+        with reading(target):
+            found = md5(target)
+        if found != archive.md5:
+            # Not replaced: it may be somebody's own file.
+            raise AggMatchError(
+                f"{target} is not the published file: its MD5 is {found} instead of {archive.md5}. "
+                "Delete it and fetch it again with --download."
+            )
+        return target
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with nullcontext(progress) if progress else terminal_bar(archive.file) as report:
+            _receive(archive, part, report)
+        if (found := md5(part)) != archive.md5:
+            part.unlink()
+            raise AggMatchError(
+                f"What {archive.url} sent is not the published file: its MD5 is {found} instead of {archive.md5}. "
+                f"It was deleted; try again later, or put {archive.file} into {folder} yourself."
+            )
+        part.replace(target)
+    except OSError as error:
+        raise AggMatchError(
+            f"Cannot write {error.filename or part}: {error.strerror}. "
+            "Make room or name another folder with --data-dir, and run it again: it goes on where it stopped."
+        ) from None
+    return target
+
+
+def md5(path: Path) -> str:
+    """MD5 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _receive(archive: Archive, part: Path, progress: Progress) -> None:
+    """Bring `part` to its full length. An OSError is the disk's; the network's come as AggMatchError."""
+    have = part.stat().st_size if part.exists() else 0
+    if have == archive.size:
+        return  # broken off between the last byte and the new name
+    response, start = _open(archive.url, have if have < archive.size else 0)
+    with response:
+        left = response.headers.get("Content-Length", "")
+        total = start + int(left) if left.isdecimal() else archive.size
+        done = start
+        progress(done, total)
+        with part.open("ab" if start else "wb") as file:
+            for chunk in _chunks(response, archive.url):
+                file.write(chunk)
+                done += len(chunk)
+                progress(done, total)
+    if done < total:
+        raise _broken(archive.url, f"the connection closed after {done} of {total} bytes")
+
+
+def _open(url: str, start: int) -> tuple[HTTPResponse, int]:
+    """A response and the byte it begins at: `start` if the server continues there, 0 if it begins anew."""
+    request = Request(url, headers={"Range": f"bytes={start}-"} if start else {})
+    try:
+        response: HTTPResponse = urlopen(request, timeout=TIMEOUT)
+    except HTTPError as error:
+        error.close()
+        if start and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return _open(url, 0)
+        raise _broken(url, f"the server answered {error.code} {error.reason}") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise _broken(url, error) from None
+    if not start or response.status != http.client.PARTIAL_CONTENT:
+        return response, 0
+    if response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+        return response, start
+    response.close()
+    return _open(url, 0)
+
+
+def _chunks(response: HTTPResponse, url: str) -> Iterator[bytes]:
+    try:
+        while chunk := response.read(CHUNK):
+            yield chunk
+    except (OSError, http.client.HTTPException) as error:
+        raise _broken(url, error) from None
+
+
+def _broken(url: str, why: object) -> AggMatchError:
+    reason = why.reason if isinstance(why, URLError) else why
+    return AggMatchError(
+        f"Cannot fetch {url}: {str(reason) or type(reason).__name__}. Run it again to go on where it stopped."
+    )
+
+
+@contextmanager
+def terminal_bar(title: str) -> Iterator[Progress]:
+    """A progress bar on standard error where that is a terminal, nothing where it is not."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=None, start=False)
+
+        def report(done: int, total: int) -> None:
+            if bar.tasks[0].started:
+                bar.update(task, completed=done, total=total)
+            else:
+                # What was there before does not count as speed.
+                bar.reset(task, completed=done, total=total)
+
+        yield report

@@ -1,0 +1,288 @@
+"""Which training images come with a label, and with which one."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from reprlib import repr as shorten
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from aggmatch.config import ConfigError, Count, Fraction, Natural, Range, Settings
+from aggmatch.data.images import UNKNOWN, DataSet
+from aggmatch.data.noise import asymmetric, class_numbers, parse_map, symmetric
+from aggmatch.data.randomness import Use, bits, shuffled
+from aggmatch.errors import AggMatchError
+
+Imbalance = Annotated[float, Range(1)]
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(Settings):
+    """The data set of a run, and how its labels are chosen."""
+
+    name: str = "digits"
+    """Data set: one of `aggmatch list data`."""
+    labels: Count = 40
+    """Labelled images in all, equally many of each class."""
+    fold: Natural = 0
+    """Seed of the choice. Folds 0, 1 and 2 make up the mean ± std of a table."""
+    split: str | None = None
+    """A split.json, or the run folder that holds it, to reuse instead of drawing."""
+    labeled_imbalance: Imbalance = 1.0
+    """Labelled images of the first class over those of the last; above 1 the classes form a long tail."""
+    unlabeled_imbalance: Imbalance = 1.0
+    """The same for unlabelled images; at 1 every training image is one of them, the labelled ones included."""
+    noise: Literal["none", "symmetric", "asymmetric"] = "none"
+    """Wrong labels: none, of any other class (symmetric), or of the class that noise_map names (asymmetric)."""
+    noise_rate: Fraction = 0.0
+    """Share of wrong labels in each class that has any."""
+    noise_map: tuple[str, ...] = ()
+    """Asymmetric noise as items such as "cat>dog"; empty for the data set's own map."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise == "none" and self.noise_rate > 0:
+            raise ConfigError("noise_rate", f"needs a kind of noise (symmetric or asymmetric), got {self.noise_rate}")
+        if self.noise != "none" and self.noise_rate == 0:
+            raise ConfigError("noise_rate", f"must be above 0 with {self.noise} noise, got {self.noise_rate}")
+        if self.noise_map and self.noise != "asymmetric":
+            raise ConfigError("noise_map", f"needs asymmetric noise, got {self.noise}")
+        parse_map(self.noise_map)
+        if self.split is not None:
+            for name in ("labeled_imbalance", "unlabeled_imbalance", "noise"):
+                if getattr(self, name) != getattr(DataSettings, name):
+                    raise ConfigError(name, f"cannot be combined with the split {self.split}, which fixes it already")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The chosen images of one data set, by their position among its training images."""
+
+    data: str
+    """Name of the data set."""
+    classes: int
+    fold: int
+    images: int
+    """Number of training images."""
+    labeled: Tensor
+    """int64: images that come with a label; the first of each class, then the second of each, ..."""
+    labels: Tensor
+    """int64: their labels as given, which noise may have made wrong."""
+    unlabeled: Tensor
+    """int64, ascending: images used without a label, which may include the labelled ones."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same split with its tensors on `device`."""
+        tensors = (tensor.to(device) for tensor in (self.labeled, self.labels, self.unlabeled))
+        return type(self)(self.data, self.classes, self.fold, self.images, *tensors)
+
+    def write(self, path: Path) -> None:
+        """Write as JSON. The file is complete or untouched, whatever happens."""
+        everything = torch.equal(self.unlabeled.cpu(), torch.arange(self.images))
+        content = {
+            "format": FORMAT,
+            "data": self.data,
+            "classes": self.classes,
+            "fold": self.fold,
+            "images": self.images,
+            "labeled": self.labeled.tolist(),
+            "labels": self.labels.tolist(),
+            "unlabeled": "all" if everything else self.unlabeled.tolist(),
+        }
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
+            temporary.replace(path)
+        except OSError as error:
+            raise AggMatchError(f"Cannot write the split to {path}: {error.strerror}.") from None
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+    @classmethod
+    def read(cls, path: Path, data: DataSet) -> Self:
+        """Read what `write` wrote, from a file or the run folder that holds it, and check that it fits `data`."""
+        try:
+            if path.is_dir():
+                path = path / "split.json"
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise AggMatchError(f"Cannot read the split {path}: {error.strerror}.") from None
+        except (ValueError, RecursionError) as error:
+            raise AggMatchError(f"Cannot read the split {path}: it is not JSON ({error}).") from None
+        check = _Content(path, content)
+        check.equal("format", FORMAT, "this version of aggmatch reads")
+        check.equal("data", data.name, "the data set is")
+        check.equal("classes", len(data.classes), f"{data.name} has")
+        check.equal("images", size := len(data.train), f"the training images of {data.name} are")
+        labeled = check.numbers("labeled", size, distinct=True)
+        labels = check.numbers("labels", len(data.classes))
+        if len(labeled) != len(labels):
+            raise check.error(f"it names {len(labeled)} labelled images but {len(labels)} labels")
+        everything = check.value("unlabeled") == "all"
+        unlabeled = range(size) if everything else sorted(check.numbers("unlabeled", size, distinct=True))
+        fold = check.value("fold")
+        if type(fold) is not int or fold < 0:
+            raise check.error(f"fold must be a whole number of at least 0, got {fold!r}")
+        return cls(data.name, len(data.classes), fold, size, *map(_indices, (labeled, labels, unlabeled)))
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What a split file holds, questioned entry by entry."""
+
+    path: Path
+    values: Any
+
+    def error(self, problem: str) -> AggMatchError:
+        return AggMatchError(f"Cannot use the split {self.path}: {problem}.")
+
+    def value(self, key: str) -> Any:
+        if not isinstance(self.values, dict) or key not in self.values:
+            raise self.error(f"it lacks '{key}'")
+        return self.values[key]
+
+    def equal(self, key: str, wanted: int | str, reason: str) -> None:
+        found = self.value(key)
+        if type(found) is not type(wanted) or found != wanted:
+            raise self.error(f"its '{key}' is {shorten(found)}, but {reason} {wanted!r}")
+
+    def numbers(self, key: str, bound: int, distinct: bool = False) -> list[int]:
+        found = self.value(key)
+        if not isinstance(found, list) or not found:
+            raise self.error(f"'{key}' must be a list of numbers that is not empty, got {shorten(found)}")
+        for item in found:
+            if type(item) is not int or not 0 <= item < bound:
+                raise self.error(f"'{key}' must hold whole numbers in [0, {bound - 1}], got {shorten(item)}")
+        if distinct and len(set(found)) < len(found):
+            twice, _ = Counter(found).most_common(1)[0]
+            raise self.error(f"'{key}' names image {twice} more than once")
+        return found
+
+
+def _indices(values: Sequence[int] | NDArray[np.int64]) -> Tensor:
+    return torch.tensor(values if isinstance(values, np.ndarray) else list(values), dtype=torch.int64)
+
+
+# Drawing ---------------------------------------------------------------------------------------------------------
+
+
+def make_split(data: DataSet, settings: DataSettings) -> Split:
+    """The split that the settings ask for: read from their file if they name one, drawn otherwise."""
+    return Split.read(Path(settings.split), data) if settings.split is not None else draw_split(data, settings)
+
+
+def draw_split(data: DataSet, settings: DataSettings) -> Split:
+    """A split by `settings.fold` alone: more labels keep the fewer ones, and noise or imbalance do not move them."""
+    classes = len(data.classes)
+    truth = data.train.labels.cpu().numpy()
+    sizes = np.bincount(truth[truth != UNKNOWN], minlength=classes)
+    _check_classes(data, sizes)
+    labeled_counts = _labeled_counts(data, sizes, settings)
+    # One order for each class: the labelled and the unlabelled are its beginnings.
+    orders = [shuffled(np.flatnonzero(truth == k), bits(settings.fold, Use.LABELS, k)) for k in range(classes)]
+
+    ranks = np.concatenate([np.arange(count) for count in labeled_counts])
+    chosen = np.concatenate([order[:count] for order, count in zip(orders, labeled_counts, strict=True)])
+    labeled = chosen[ranks.argsort(kind="stable")]
+
+    if settings.unlabeled_imbalance == 1:
+        unlabeled = np.arange(len(truth))
+    else:
+        counts = _unlabeled_counts(data, sizes, settings)
+        unlabeled = np.sort(np.concatenate([order[:count] for order, count in zip(orders, counts, strict=True)]))
+
+    given = _given_labels(data, truth[labeled], settings)
+    return Split(data.name, classes, settings.fold, len(truth), *map(_indices, (labeled, given, unlabeled)))
+
+
+def _check_classes(data: DataSet, sizes: NDArray[np.int64]) -> None:
+    if len(data.classes) < 2:
+        raise AggMatchError(f"{data.name} needs at least two classes to tell apart, got {len(data.classes)}.")
+    if not sizes.any():
+        raise AggMatchError(f"{data.name} has no labelled training image. Label some of each class.")
+    if not sizes.all():
+        raise AggMatchError(
+            f"Class '{data.classes[int(sizes.argmin())]}' of {data.name} has no labelled training image. Label some."
+        )
+
+
+def _labeled_counts(data: DataSet, sizes: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
+    """Labelled images of each class, `settings.labels` in all."""
+    total, classes = settings.labels, len(sizes)
+    if total < classes:
+        raise ConfigError("data.labels", f"must be at least {classes}, one for each class of {data.name}, got {total}")
+    if settings.labeled_imbalance == 1 and total % classes:
+        below = total - total % classes
+        raise ConfigError(
+            "data.labels",
+            f"must be a multiple of {classes}, the number of classes of {data.name}, "
+            f"got {total}; the nearest are {below} and {below + classes}",
+        )
+    counts = apportion(total, long_tail(classes, settings.labeled_imbalance))
+    if (counts > sizes).any():
+        short = int((counts - sizes).argmax())
+        raise ConfigError(
+            "data.labels",
+            f"asks for {counts[short]} images of class '{data.classes[short]}', but {data.name} has only {sizes[short]}"
+            f" of them with a label, got {total}",
+        )
+    return counts
+
+
+def _unlabeled_counts(data: DataSet, sizes: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
+    """Unlabelled images of each class: the largest long tail that the classes allow, at least one each."""
+    if unknown := len(data.train) - int(sizes.sum()):
+        raise ConfigError(
+            "data.unlabeled_imbalance",
+            f"needs the class of every training image, but {unknown} of {data.name} have none, "
+            f"got {settings.unlabeled_imbalance}",
+        )
+    tail = long_tail(len(sizes), settings.unlabeled_imbalance)
+    # Rounded down, as long-tailed CIFAR is; the small term is for what should be whole and is a hair below.
+    counts: NDArray[np.int64] = np.maximum(np.floor(tail * (sizes / tail).min() + 1e-9), 1).astype(np.int64)
+    return counts
+
+
+def long_tail(classes: int, ratio: float) -> NDArray[np.float64]:
+    """Sizes of the classes relative to the first: ratio^(−k / (Y − 1)) for class k of Y."""
+    return np.power(ratio, -np.arange(classes) / (classes - 1))
+
+
+def apportion(total: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Whole numbers ∝ weights by largest remainder: at least 1 each, exactly `total` in all (total ≥ len(weights))."""
+    counts = np.ones(len(weights), dtype=np.int64)
+    free = np.ones(len(weights), dtype=bool)
+    while True:
+        # Those below one are lifted to it, at the expense of the others, which may push more of these below one.
+        quotas = weights * ((total - np.count_nonzero(~free)) / weights[free].sum())
+        if not (low := free & (quotas < 1 - 1e-9)).any():
+            break
+        free &= ~low
+    counts[free] = np.maximum(np.floor(quotas[free]), 1).astype(np.int64)
+    leftover = total - int(counts.sum())
+    by_remainder = np.where(free, counts - quotas, np.inf).argsort(kind="stable")
+    counts[by_remainder[:leftover]] += 1
+    return counts
+
+
+def _given_labels(data: DataSet, truth: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
+    if settings.noise == "symmetric":
+        return symmetric(truth, len(data.classes), settings.noise_rate, settings.fold)
+    if settings.noise == "none":
+        return truth
+    mapping = parse_map(settings.noise_map) or data.noise_map
+    if not mapping:
+        raise ConfigError(
+            "data.noise_map", f'must be given for {data.name}, for example ["cat>dog"]: it has none of its own'
+        )
+    return asymmetric(truth, class_numbers(mapping, data.classes), settings.noise_rate, settings.fold)

@@ -1,0 +1,60 @@
+"""Accuracy of networks on labelled images."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from aggmatch.data import Images
+from aggmatch.methods import Method
+from aggmatch.models import Network
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Predictions of a network on a labelled set."""
+
+    probs: Tensor
+    """(N, Y), on the CPU."""
+    labels: Tensor
+    """(N,), on the CPU."""
+
+    @property
+    def predicted(self) -> Tensor:
+        """Most probable class, (N,)."""
+        return self.probs.argmax(1)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right predictions in percent."""
+        return 100 * float((self.predicted == self.labels).double().mean())
+
+    @property
+    def confusion(self) -> Tensor:
+        """Counts of (true class, predicted class), (Y, Y)."""
+        classes = self.probs.shape[1]
+        return torch.bincount(self.labels * classes + self.predicted, minlength=classes**2).view(classes, classes)
+
+    @property
+    def class_accuracy(self) -> list[float]:
+        """Accuracy within each class in percent; 0 for a class without images."""
+        confusion = self.confusion.double()
+        return (100 * confusion.diagonal() / confusion.sum(1).clamp(min=1)).tolist()  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def evaluate(method: Method, network: Network, images: Images, batch: int = 1000) -> Evaluation:
+    """Predict every image with running BatchNorm statistics, through the method's own rule."""
+    device = next(network.parameters()).device
+    training = network.training
+    network.eval()
+    probs = [method.predict(network, pixels.to(device)) for pixels in images.pixels.split(batch)]
+    network.train(training)
+    return Evaluation(torch.cat(probs).cpu(), images.labels)
+
+
+def accuracies(method: Method, average: Network, online: Network, test: Images) -> Iterator[tuple[str, float]]:
+    """Test accuracy in percent of both networks, under the names of the log."""
+    yield "accuracy_average", evaluate(method, average, test).accuracy
+    yield "accuracy_online", evaluate(method, online, test).accuracy

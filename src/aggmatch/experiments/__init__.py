@@ -1,0 +1,1 @@
+"""Experiments: several runs and what is learnt from them together."""

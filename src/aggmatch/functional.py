@@ -1,0 +1,81 @@
+"""The maths of the methods, as pure functions of tensors.
+
+Shape suffixes: B samples of a batch, Y classes. `probs` sum to 1 over Y, `logits` do not.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def sharpen(probs_BY: Tensor, temperature: float) -> Tensor:
+    """Raise probabilities to 1/T and renormalise; T → 0 tends to one-hot.
+
+    q̄ = p̄^(1/T) / Σ_y p̄_y^(1/T)
+
+    Computed from logarithms relative to the largest entry, so a small T does not underflow to 0/0.
+    """
+    return torch.softmax(torch.log(probs_BY) / temperature, dim=-1)
+
+
+def soft_cross_entropy(target_BY: Tensor, logits_BY: Tensor) -> Tensor:
+    """−Σ_y target_y · log softmax(logits)_y, one value a sample: (B,). The target is taken as a constant."""
+    return -(target_BY.detach() * F.log_softmax(logits_BY.float(), dim=-1)).sum(-1)
+
+
+def entropy(probs_BY: Tensor) -> Tensor:
+    """−Σ_y p_y log p_y in nats, with 0·log 0 = 0."""
+    return torch.special.entr(probs_BY).sum(-1)
+
+
+def jensen_shannon(left: Tensor, right: Tensor) -> Tensor:
+    """Jensen-Shannon divergence in nats over the last dimension; the other dimensions broadcast.
+
+    JS(p‖q) = H((p+q)/2) − ½H(p) − ½H(q), which lies in [0, log 2].
+    """
+    return (entropy((left + right) / 2) - entropy(left) / 2 - entropy(right) / 2).clamp(0, math.log(2))
+
+
+def consensus_confidence(vote_BY: Tensor) -> Tensor:
+    """exp of the negative entropy of the votes: 1 exactly when all voters agree.
+
+    c̄_b = exp(Σ_y a_by log a_by)          (Sec. IV-D)
+
+    vote_BY: share of voters for each class, rows summing to 1. Returns (B,).
+    """
+    return torch.exp(-entropy(vote_BY))
+
+
+class PseudoLabels(NamedTuple):
+    """What a method believes about the unlabelled batch, for the loss and for the log."""
+
+    target: Tensor
+    """Class, (B,) int64."""
+    weight: Tensor
+    """Confidence, a 0/1 mask or a weight in [0, 1], (B,)."""
+
+
+class PseudoLabelScores(NamedTuple):
+    """Agreement of pseudo labels with the truth, each sample counting with its weight."""
+
+    precision: Tensor
+    recall: Tensor
+    coverage: Tensor
+
+
+def score_pseudo_labels(pseudo: PseudoLabels, truth_B: Tensor) -> PseudoLabelScores:
+    """Precision, recall and coverage of pseudo labels; samples of unknown truth (−1) do not count.
+
+    precision = Σ w·correct / Σ w,   recall = Σ w·correct / n,   coverage = Σ w / n
+
+    For 0/1 weights these are the usual ones. With nothing kept, precision is 0.
+    """
+    known_B = (truth_B >= 0).float()
+    weight_B = pseudo.weight.float() * known_B
+    correct = (weight_B * (pseudo.target == truth_B)).sum()
+    n = known_B.sum().clamp(min=1)
+    total = weight_B.sum()
+    return PseudoLabelScores(correct / total.clamp(min=1e-12), correct / n, total / n)

@@ -1,0 +1,40 @@
+"""What there is to choose from, as tables."""
+
+from dataclasses import fields
+from pathlib import Path
+
+from aggmatch.config import describe
+from aggmatch.data import SOURCES
+from aggmatch.methods import known_methods, load_method
+from aggmatch.recipes import DATA, METHOD
+from aggmatch.tables import Table
+from aggmatch.training.settings import RunSettings
+
+
+def methods() -> Table:
+    """Methods with a sentence and their reference."""
+    rows = []
+    for name in known_methods():
+        method = load_method(name)
+        rows.append([name, (method.__doc__ or "").splitlines()[0], method.reference])
+    return Table(["method", "what it does", "reference"], rows)
+
+
+def data(data_dir: Path) -> Table:
+    """Data sets, and whether their files are there."""
+    return Table(["data set", "what it is", "classes", "files"], [])
+
+
+def recipes() -> Table:
+    """Defaults of data sets and of methods on them."""
+    tables = {(name, ""): values for name, values in DATA.items()} | METHOD
+    rows = [[data, method or "all", f"{key} = {value}"] for (data, method), values in tables.items() for key, value in values.items()]
+    return Table(["data set", "method", "setting"], rows)
+
+
+def settings(method: str) -> Table:
+    """Every setting of a run with its default and meaning; recipes override defaults."""
+    sections = [field.name for field in fields(RunSettings) if field.name not in ("method", "method_name")]
+    described = [setting for setting in describe(RunSettings) if setting.key.split(".")[0] in sections]
+    described += describe(load_method(method).Config, "method.")
+    return Table(["setting", "default", "meaning"], [[s.key, str(s.default), " ".join(s.text.split())] for s in described])

@@ -1,0 +1,96 @@
+"""What a method is: it names the views it wants and turns a batch of them into a loss."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from aggmatch.config import Settings
+from aggmatch.functional import PseudoLabels
+from aggmatch.models import Network, Output
+
+
+@dataclass(frozen=True, kw_only=True)
+class Views:
+    """Names of the views a method wants of each labelled and each unlabelled image, in order; see `augment`."""
+
+    labeled: tuple[str, ...] = ("weak",)
+    unlabeled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What a method may know of the task when it is made."""
+
+    classes: int
+    features: int
+    """D, width of the network's feature."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """One step's images, on the training device. True labels of unlabelled images are not among them."""
+
+    labeled: tuple[Tensor, ...]
+    """Views of the labelled images, each (B, C, H, W) uint8."""
+    labels: Tensor
+    """Their given labels, (B,)."""
+    labeled_index: Tensor
+    """Their indices in the training set, (B,)."""
+    unlabeled: tuple[Tensor, ...]
+    """Views of the unlabelled images, each (µB, C, H, W) uint8; empty where the method wants none."""
+    unlabeled_index: Tensor
+    """Their indices in the training set, (µB,)."""
+    progress: Tensor
+    """Share of the steps that is done, in [0, 1), a 0-d tensor: ramps read it."""
+    generator: torch.Generator
+    """The only source of randomness of a step."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step computed. Everything stays on the device."""
+
+    loss: Tensor
+    """0-d, to be minimised."""
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+    """0-d tensors for the log, detached."""
+    pseudo: PseudoLabels | None = None
+    """Pseudo labels of the unlabelled batch, which the loop compares with the truth where that is known."""
+
+
+class Method(nn.Module):
+    """A way to learn from labelled and unlabelled images.
+
+    A method is one file with a `Config` and a subclass of this; the file's name is its name on the command line. What it
+    remembers between steps (queues, running statistics) are persistent buffers, so checkpoints need no code of their own.
+    """
+
+    Config: ClassVar[type[Settings]] = Settings
+    reference: ClassVar[str] = ""
+    average_statistics: ClassVar[Literal["copied", "own"]] = "copied"
+    """BatchNorm statistics of the averaged network: those of the online one, or its own where the method runs it."""
+
+    views: Views = Views()
+
+    def __init__(self, config: Settings, problem: Problem) -> None:
+        super().__init__()
+
+    def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
+        """The loss of one batch. No host reads: a step must be able to run as a captured graph."""
+        raise TypeError(f"{type(self).__name__} does not define step().")
+
+    def predict(self, network: Network, images: Tensor) -> Tensor:
+        """Class probabilities of uint8 images, (B, Y); the one path by which every method is evaluated."""
+        return network(images).logits.softmax(-1)
+
+    def status(self) -> dict[str, Tensor]:
+        """Further tensors for the log, asked for on log steps only."""
+        return {}
+
+
+def forward_together(network: Network, *batches: Tensor) -> list[Output]:
+    """One forward pass over several batches, so that BatchNorm sees them together."""
+    return network(torch.cat(batches)).split([len(batch) for batch in batches])  # type: ignore[no-any-return]

@@ -1,0 +1,140 @@
+"""AggMatch: pseudo labels are refined by attention over a queue, and trusted as far as subsets of the queue agree."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from aggmatch.aggregation import Aggregate, ClassTerm, Memory, aggregate
+from aggmatch.config import Count, Fraction, NonNegative, Positive, Settings
+from aggmatch.functional import PseudoLabels, sharpen, soft_cross_entropy
+from aggmatch.methods._base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.models import Network, Output
+from aggmatch.queue import ClassBalancedQueue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """Section `method` of AggMatch. The weight average (λ_m, section `optim`) is the momentum network."""
+
+    slots: Count = 2048
+    """L: slots of the queue for each class."""
+    subsets: Count = 64
+    """M: disjoint subsets of the queue whose consensus is the confidence."""
+    threshold: Fraction = 0.95
+    """τ: least momentum prediction with which an unlabelled image enters the queue; with `confidence=off` also the least
+    refined probability with which a pseudo label is used."""
+    similarity_temperature: Positive = 0.05
+    """τ_sim: temperature of the attention."""
+    feature_term: bool = True
+    """Whether the cosine of the features is part of the similarity."""
+    class_term: ClassTerm = "divergence"
+    """Class part of the similarity: minus the Jensen-Shannon divergence, minus its square root (`distance`), or `none`."""
+    class_weight: NonNegative = 0.5
+    """λ_sim: weight of the class part."""
+    sharpening: Positive = 0.5
+    """T: temperature that sharpens a refined pseudo label."""
+    unlabeled_weight: NonNegative = 1.0
+    """λ: weight of the unlabelled loss."""
+    refine: bool = True
+    """Whether pseudo labels are the aggregated ones; otherwise the network's own."""
+    confidence: Literal["weighting", "thresholding", "off"] = "weighting"
+    """Use of the consensus: as a weight, as a mask (see `vote_entropy`), or not at all (FixMatch's mask by `threshold`)."""
+    vote_entropy: NonNegative = 1.0
+    """τ_u: with `confidence=thresholding`, the largest entropy of the votes with which a pseudo label is used."""
+    labeled_slots: Literal["prediction", "one_hot"] = "prediction"
+    """Distribution that a labelled image leaves in the queue: the momentum prediction or its given label."""
+    momentum_encoder: bool = True
+    """Whether the queue is filled by the momentum network; otherwise by the online one."""
+    class_balanced: bool = True
+    """Whether every class has a ring of its own; otherwise one ring of as many slots in all."""
+
+
+class AggMatch(Method):
+    """Refines pseudo labels by attention over a class-balanced queue and weighs them by the consensus of its subsets."""
+
+    Config = Config
+    reference = "Kim et al., AggMatch: Aggregating Pseudo Labels for Semi-Supervised Learning, 2022"
+    views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
+    average_statistics = "own"
+
+    def __init__(self, config: Config, problem: Problem) -> None:
+        super().__init__(config, problem)
+        self.config, self.classes = config, problem.classes
+        rings = problem.classes if config.class_balanced else 1
+        self.queue = ClassBalancedQueue(
+            rings=rings,
+            slots=config.slots * problem.classes // rings,
+            features=problem.features,
+            classes=problem.classes,
+        )
+
+    def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
+        """L = mean CE(y, p(α(x))) + λ · mean c̄ · CE(q̄, p(A(u)))          (Eq. 5, 6)."""
+        labeled, weak, strong = forward_together(online, *batch.labeled, *batch.unlabeled)
+        with torch.no_grad():
+            self.remember(batch, average, labeled, weak)
+            probs_BY = weak.logits.softmax(-1)
+            aggregated = self.attend(weak.feature, probs_BY, batch.generator)
+            target_BY = aggregated.probs if self.config.refine else probs_BY
+            weight_B = self.weigh(aggregated, target_BY)
+
+        loss_labeled = F.cross_entropy(labeled.logits, batch.labels)
+        cost_B = soft_cross_entropy(sharpen(target_BY, self.config.sharpening), strong.logits)
+        loss_unlabeled = (weight_B * cost_B).mean()
+        loss = loss_labeled + self.config.unlabeled_weight * loss_unlabeled
+        parts = {
+            "loss_labeled": loss_labeled.detach(),
+            "loss_unlabeled": loss_unlabeled.detach(),
+            "confidence": aggregated.confidence.mean(),
+        }
+        return StepResult(loss, parts, PseudoLabels(target_BY.argmax(-1), weight_B))
+
+    def remember(self, batch: Batch, average: Network, labeled: Output, weak: Output) -> None:
+        """Enqueue confident unlabelled images under their predicted class, then all labelled ones under their given one."""
+        if self.config.momentum_encoder:
+            weak, labeled = forward_together(average, batch.unlabeled[0], batch.labeled[0])
+        weak_BY, labeled_BY = weak.logits.softmax(-1), labeled.logits.softmax(-1)
+        confidence_B, predicted_B = weak_BY.max(-1)
+        if self.config.labeled_slots == "one_hot":
+            labeled_BY = F.one_hot(batch.labels, self.classes).float()
+        class_B = torch.cat([predicted_B, batch.labels])
+        given_B = torch.cat([torch.zeros_like(predicted_B, dtype=torch.bool), torch.ones_like(batch.labels, dtype=torch.bool)])
+        self.queue.enqueue(
+            torch.cat([weak.feature, labeled.feature]),
+            torch.cat([weak_BY, labeled_BY]),
+            ring_B=class_B if self.config.class_balanced else torch.zeros_like(class_B),
+            accept_B=torch.cat([confidence_B >= self.config.threshold, torch.ones_like(batch.labels, dtype=torch.bool)]),
+            source_B=torch.cat([batch.unlabeled_index, batch.labeled_index]),
+            given_B=given_B,
+        )
+
+    def attend(self, feature_BD: Tensor, probs_BY: Tensor, generator: torch.Generator) -> Aggregate:
+        """Aggregate over a fresh random split of the queue."""
+        slot_MS, filled_MS = self.queue.split(self.config.subsets, generator)
+        memory = Memory(self.queue.feature[slot_MS], self.queue.probs[slot_MS], filled_MS)
+        return aggregate(
+            feature_BD,
+            probs_BY,
+            memory,
+            temperature=self.config.similarity_temperature,
+            feature_term=self.config.feature_term,
+            class_term=self.config.class_term,
+            class_weight=self.config.class_weight,
+        )
+
+    def weigh(self, aggregated: Aggregate, target_BY: Tensor) -> Tensor:
+        """Weight of each pseudo label in the loss, (B,)."""
+        match self.config.confidence:
+            case "weighting":
+                return aggregated.confidence
+            case "thresholding":
+                return (-aggregated.confidence.log() <= self.config.vote_entropy).float()
+            case "off":
+                return (target_BY.max(-1).values >= self.config.threshold).float()
+
+    def status(self) -> dict[str, Tensor]:
+        """Filled slots of every ring."""
+        return {"queue_fill": self.queue.fill}

@@ -1,0 +1,48 @@
+"""FixMatch: a confident prediction on a weak view teaches the strong view of the same image."""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+
+from aggmatch.config import Fraction, NonNegative, Settings
+from aggmatch.functional import PseudoLabels
+from aggmatch.methods._base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.models import Network
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """Section `method` of FixMatch."""
+
+    threshold: Fraction = 0.95
+    """τ: least probability of a pseudo label that is used."""
+    unlabeled_weight: NonNegative = 1.0
+    """λ: weight of the unlabelled loss."""
+
+
+class FixMatch(Method):
+    """Pseudo labels of weak views, where confident, are the targets of strong views."""
+
+    Config = Config
+    reference = "Sohn et al., FixMatch: Simplifying Semi-Supervised Learning with Consistency and Confidence, 2020"
+    views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
+
+    def __init__(self, config: Config, problem: Problem) -> None:
+        super().__init__(config, problem)
+        self.config = config
+
+    def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
+        """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ τ] · CE(argmax p(α(u)), p(A(u)))."""
+        labeled, weak, strong = forward_together(online, *batch.labeled, *batch.unlabeled)
+        confidence_B, target_B = weak.logits.detach().softmax(-1).max(-1)
+        pseudo = PseudoLabels(target_B, (confidence_B >= self.config.threshold).float())
+
+        loss_labeled = F.cross_entropy(labeled.logits, batch.labels)
+        loss_unlabeled = (pseudo.weight * F.cross_entropy(strong.logits, target_B, reduction="none")).mean()
+        loss = loss_labeled + self.config.unlabeled_weight * loss_unlabeled
+        parts = {
+            "loss_labeled": loss_labeled.detach(),
+            "loss_unlabeled": loss_unlabeled.detach(),
+            "confidence": confidence_B.mean(),
+        }
+        return StepResult(loss, parts, pseudo)

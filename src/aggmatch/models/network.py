@@ -1,0 +1,72 @@
+"""What every network is: images in, feature and logits out."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Output(NamedTuple):
+    """What a network says about a batch."""
+
+    feature: Tensor
+    """v, the pooled vector before the classifier, (B, D)."""
+    logits: Tensor
+    """(B, Y)."""
+
+    def split(self, sizes: Sequence[int]) -> list["Output"]:
+        """Parts of the batch, in order."""
+        pairs = zip(self.feature.split(list(sizes)), self.logits.split(list(sizes)), strict=True)
+        return [Output(feature, logits) for feature, logits in pairs]
+
+
+class Network(nn.Module):
+    """A backbone and a linear classifier behind the data set's normalisation.
+
+    Takes uint8 images (B, C, H, W) as they are stored: mean and deviation of the training images are buffers, so a saved
+    network needs nothing else to predict. Returns float32; on CUDA it computes in bf16 inside where `mixed` is set.
+    """
+
+    mean: Tensor  # (C, 1, 1), of pixels in [0, 1]
+    deviation: Tensor
+
+    def __init__(self, backbone: nn.Module, features: int, classes: int, channels: int) -> None:
+        super().__init__()
+        self.features, self.classes, self.channels = features, classes, channels
+        self.mixed = False
+        self.backbone = backbone
+        self.classifier = nn.Linear(features, classes)
+        nn.init.xavier_normal_(self.classifier.weight)
+        nn.init.zeros_(self.classifier.bias)
+        self.register_buffer("mean", torch.full((channels, 1, 1), 0.5))
+        self.register_buffer("deviation", torch.full((channels, 1, 1), 0.25))
+
+    @torch.no_grad()
+    def normalize_by(self, pixels: Tensor) -> None:
+        """Take mean and deviation from uint8 training images (N, C, H, W)."""
+        # Chunks: the float copy of a large training set would be many times its size.
+        sums = sum(torch.stack([x.sum((0, 2, 3)), x.square().sum((0, 2, 3))]) for x in map(as_unit, pixels.split(4096)))
+        count = pixels.numel() / self.channels
+        mean_C, square_C = sums / count
+        deviation_C = (square_C - mean_C.square()).clamp(min=0).sqrt().clamp(min=1 / 255)  # a constant channel is kept
+        self.mean.copy_(mean_C.view(-1, 1, 1))
+        self.deviation.copy_(deviation_C.view(-1, 1, 1))
+
+    def forward(self, images: Tensor) -> Output:
+        """Feature and logits of a batch of uint8 images."""
+        x = (images.float() / 255 - self.mean) / self.deviation
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
+            feature = self.backbone(x.contiguous(memory_format=torch.channels_last) if images.is_cuda else x)
+            logits = self.classifier(feature)
+        return Output(feature.float(), logits.float())
+
+
+def as_unit(pixels: Tensor) -> Tensor:
+    """Grey levels to [0, 1], in double precision."""
+    return pixels.double() / 255
+
+
+def parameter_count(network: nn.Module) -> int:
+    """Number of trainable values."""
+    return sum(parameter.numel() for parameter in network.parameters())

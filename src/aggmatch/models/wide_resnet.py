@@ -1,0 +1,73 @@
+"""Wide residual networks as FixMatch trains them: pre-activation, leaky ReLU, slow BatchNorm statistics."""
+
+import math
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def leaky_relu(x: Tensor) -> Tensor:
+    """Leaky ReLU of slope 0.1."""
+    return F.leaky_relu(x, 0.1)
+
+
+def batch_norm(channels: int) -> nn.BatchNorm2d:
+    """BatchNorm with the running statistics of FixMatch's (momentum 0.999 in TensorFlow's convention)."""
+    return nn.BatchNorm2d(channels, eps=1e-3, momentum=1e-3)
+
+
+def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution without bias, drawn from a normal distribution of variance 2 / fan-out."""
+    layer = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+    nn.init.normal_(layer.weight, std=math.sqrt(2 / (size * size * outputs)))
+    return layer
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions around a shortcut, each after BatchNorm and activation.
+
+    The residual branch always gets the activated input. The shortcut gets the raw one, but for the very first block of the
+    network (`activate_shortcut`).
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int, activate_shortcut: bool) -> None:
+        super().__init__()
+        self.activate_shortcut = activate_shortcut
+        self.norm1 = batch_norm(inputs)
+        self.conv1 = convolution(inputs, outputs, 3, stride)
+        self.norm2 = batch_norm(outputs)
+        self.conv2 = convolution(outputs, outputs, 3)
+        self.shortcut = convolution(inputs, outputs, 1, stride) if inputs != outputs else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) → (B, outputs, H/stride, W/stride)."""
+        activated = leaky_relu(self.norm1(x))
+        shortcut = activated if self.activate_shortcut else x
+        if self.shortcut is not None:
+            shortcut = self.shortcut(shortcut)
+        residual = self.conv2(leaky_relu(self.norm2(self.conv1(activated))))
+        return shortcut + residual
+
+
+class WideResNet(nn.Module):
+    """WRN-depth-width: three stages of (depth − 4)/6 blocks with 16, 32 and 64 times `width` channels."""
+
+    def __init__(self, depth: int, width: int, channels: int) -> None:
+        super().__init__()
+        blocks = (depth - 4) // 6
+        widths = [16, 16 * width, 32 * width, 64 * width]
+        self.stem = convolution(channels, widths[0], 3)
+        self.blocks = nn.Sequential()
+        for stage in range(3):
+            for number in range(blocks):
+                first = number == 0
+                inputs = widths[stage] if first else widths[stage + 1]
+                stride = 2 if first and stage > 0 else 1
+                self.blocks.append(Block(inputs, widths[stage + 1], stride, activate_shortcut=first and stage == 0))
+        self.norm = batch_norm(widths[3])
+        self.features = widths[3]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (B, C, H, W) → features (B, 64·width)."""
+        x = leaky_relu(self.norm(self.blocks(self.stem(x))))
+        return x.mean((2, 3))

@@ -1,0 +1,45 @@
+"""Defaults of data sets and methods: what the papers use, as data.
+
+A recipe is a table of dotted settings. That of a data set comes first, that of a method on it second; a configuration file
+and `--set` override both. Everything not named here has the default of its field.
+"""
+
+from typing import Any
+
+from aggmatch.config import Layer
+
+GEOMETRIC = ["identity", "rotate", "shear_x", "shear_y", "translate_x", "translate_y"]
+
+DATA: dict[str, dict[str, Any]] = {
+    "digits": {
+        "data.labels": 10,
+        "model.name": "small-32",
+        "views.shift": 0.125,
+        "views.ops": GEOMETRIC,
+        "views.interpolation": "bilinear",
+        "views.cutout": 0.25,
+        "optim.average": 0.99,
+        "optim.average_warmup": True,
+        "train.steps": 400,
+        "train.batch": 30,
+        "train.log_every": 10,
+        "train.evaluate_every": 50,
+        "runtime.checkpoint_every": 100,
+    },
+    "cifar10": {"data.labels": 40, "model.name": "wrn-28-2"},
+    "cifar100": {"data.labels": 400, "model.name": "wrn-28-8", "optim.weight_decay": 1e-3, "train.batch": 48},
+    "svhn": {"data.labels": 40, "model.name": "wrn-28-2"},
+}
+
+METHOD: dict[tuple[str, str], dict[str, Any]] = {
+    ("digits", "aggmatch"): {"method.slots": 64, "method.subsets": 8},
+    ("cifar100", "aggmatch"): {"method.slots": 256},
+}
+
+
+def recipe(data: str, method: str) -> list[Layer]:
+    """Layers of defaults for a method on a data set."""
+    return [
+        Layer(f"the recipe of {data}", DATA.get(data, {})),
+        Layer(f"the recipe of {method} on {data}", METHOD.get((data, method), {})),
+    ]

@@ -1,0 +1,1 @@
+"""Training: settings, state, loop, checkpoints."""

@@ -1,0 +1,96 @@
+"""Checkpoints that survive a kill at any moment: written whole, checked by a digest, the last two kept.
+
+A checkpoint is one safetensors file whose name ends in a digest of its bytes (`step-00000400-5c106cde1f0a6b3d.safetensors`):
+one rename makes it appear, and a damaged one no longer fits its name. Nothing in it can run code.
+"""
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from aggmatch.errors import AggMatchError
+from aggmatch.files import write_atomically
+
+KEPT = 2
+NAME = re.compile(r"step-(\d+)-([0-9a-f]{16})\.safetensors")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Tensors by dotted name, and small facts (counters, names) that fit JSON."""
+
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, Any]
+
+    def section(self, prefix: str) -> dict[str, Tensor]:
+        """Tensors whose name starts with `prefix.`, without it."""
+        start = prefix + "."
+        return {name.removeprefix(start): tensor for name, tensor in self.tensors.items() if name.startswith(start)}
+
+
+def digest(data: bytes) -> str:
+    """16 hexadecimal digits of BLAKE2."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def pack(checkpoint: Checkpoint) -> bytes:
+    """Bytes of a safetensors file; the facts are its metadata."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
+    return save_tensors(tensors, metadata={"facts": json.dumps(checkpoint.facts)})
+
+
+def unpack(data: bytes) -> Checkpoint:
+    """The checkpoint in the bytes of a safetensors file."""
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return Checkpoint(load_tensors(data), json.loads(header["__metadata__"]["facts"]))
+
+
+def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint and drop all but the last two."""
+    folder.mkdir(exist_ok=True)
+    data = pack(checkpoint)
+    path = folder / f"step-{step:08d}-{digest(data)}.safetensors"
+    write_atomically(path, data)
+    for old in found(folder)[KEPT:]:
+        old.unlink(missing_ok=True)
+    for part in folder.glob(".step-*"):  # left by a kill while writing
+        part.unlink(missing_ok=True)
+    return path
+
+
+def found(folder: Path) -> list[Path]:
+    """Checkpoints of a folder, newest first."""
+    paths = [path for path in folder.glob("step-*.safetensors") if NAME.fullmatch(path.name)]
+    return sorted(paths, key=lambda path: int(path.name.split("-")[1]), reverse=True)
+
+
+def load_newest(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint whose bytes fit its digest; None where there is no checkpoint at all.
+
+    A damaged one is named in a warning and the one before it is used. Where all are damaged, that is an error: starting
+    afresh silently would throw the run away.
+    """
+    paths = found(folder)
+    for path in paths:
+        match = NAME.fullmatch(path.name)
+        assert match
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            warnings.warn(f"Checkpoint {path} cannot be read ({error.strerror}); using the one before it.", stacklevel=2)
+            continue
+        if digest(data) == match[2]:
+            return unpack(data)
+        warnings.warn(f"Checkpoint {path} is damaged (its digest differs); using the one before it.", stacklevel=2)
+    if paths:
+        raise AggMatchError(f"All {len(paths)} checkpoints in {folder} are damaged. Start a new run with another --out.")
+    return None

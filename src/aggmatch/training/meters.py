@@ -1,0 +1,65 @@
+"""Means of logged values over the steps between two log steps, kept on the device."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from aggmatch.errors import AggMatchError
+
+
+class NonFiniteError(AggMatchError):
+    """A logged value was NaN or infinite."""
+
+
+class Meters:
+    """Running sums of named 0-d tensors, and the first step at which each was not finite.
+
+    Nothing is read back to the host until `read`, which is one copy.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.names: list[str] = []
+        self.total = torch.zeros(0, device=device)
+        self.count = torch.zeros((), device=device)
+        self.first_bad = torch.zeros(0, device=device)
+
+    def add(self, values: Mapping[str, Tensor], step: Tensor) -> None:
+        """Count the values of one step."""
+        if not self.names:
+            self.names = list(values)
+            self.total = self.total.new_zeros(len(values))
+            self.first_bad = self.total.new_zeros(len(values))
+        now = torch.stack([value.float() for value in values.values()])
+        bad = ~now.isfinite() & (self.first_bad == 0)
+        self.first_bad.copy_(torch.where(bad, step + 1, self.first_bad))
+        self.total.add_(now)
+        self.count.add_(1)
+
+    def check(self) -> None:
+        """Raise `NonFiniteError` if any value was not finite, naming the step and the part that went first."""
+        first_bad = self.first_bad.tolist()
+        bad = [(int(step), name) for name, step in zip(self.names, first_bad, strict=True) if step]
+        if bad:
+            # The parts come before the loss they add up to: name the cause, not the sum.
+            step, name = min(bad, key=lambda item: (item[0], item[1] == "loss"))
+            raise NonFiniteError(f"{name} is not finite at step {step}")
+
+    def read(self) -> dict[str, float]:
+        """Means since the last call, after a `check`; starts afresh."""
+        self.check()
+        means = (self.total / self.count.clamp(min=1)).tolist()
+        self.total.zero_()
+        self.count.zero_()
+        return dict(zip(self.names, means, strict=True))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Sums and counts."""
+        return {"total": self.total, "count": self.count}
+
+    def load_state_dict(self, names: list[str], state: Mapping[str, Tensor]) -> None:
+        """Take over the sums of a checkpoint."""
+        self.names = names
+        self.total = state["total"].to(self.total)
+        self.count = state["count"].to(self.count)
+        self.first_bad = torch.zeros_like(self.total)

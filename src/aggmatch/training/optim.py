@@ -1,0 +1,91 @@
+"""Optimizer, learning-rate schedule and weight average: a few fused operations each, driven by device tensors.
+
+Learning rate and decay are 0-d tensors computed from the step counter on the device, so that a captured step advances them
+when it is replayed. `torch.optim.SGD` cannot be captured with such a learning rate.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from aggmatch.config import Fraction, NonNegative, Positive, Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimSettings(Settings):
+    """Section `optim`: FixMatch's recipe."""
+
+    lr: Positive = 0.03
+    """η: initial learning rate; it falls as η·cos(7πk/16K)."""
+    momentum: Fraction = 0.9
+    """Nesterov momentum."""
+    weight_decay: NonNegative = 5e-4
+    """L2 penalty on kernels; BatchNorm and biases are exempt."""
+    average: Fraction = 0.999
+    """λ_m: decay of the average of the weights, AggMatch's momentum network."""
+    average_warmup: bool = False
+    """Whether the average starts with a short memory, min(λ_m, (1+k)/(10+k)), which short runs need."""
+
+
+def cosine_rate(lr: float, progress: Tensor) -> Tensor:
+    """η·cos(7π/16 · k/K), (0-d)."""
+    return lr * torch.cos(7 * math.pi / 16 * progress)
+
+
+class SGD:
+    """Stochastic gradient descent with Nesterov momentum and weight decay on kernels.
+
+    g ← ∇ + wd·w,   v ← m·v + g,   w ← w − η(g + m·v)
+    """
+
+    def __init__(self, module: nn.Module, settings: OptimSettings) -> None:
+        self.settings = settings
+        named = dict(module.named_parameters())
+        self.parameters = list(named.values())
+        self.velocity = {name: torch.zeros_like(parameter) for name, parameter in named.items()}
+        self.decayed = [parameter for parameter in self.parameters if parameter.ndim > 1]
+
+    @torch.no_grad()
+    def step(self, rate: Tensor) -> None:
+        """Apply the gradients, then free them."""
+        gradients = [parameter.grad for parameter in self.parameters]
+        velocity = list(self.velocity.values())
+        torch._foreach_add_([p.grad for p in self.decayed], self.decayed, alpha=self.settings.weight_decay)
+        torch._foreach_mul_(velocity, self.settings.momentum)
+        torch._foreach_add_(velocity, gradients)
+        torch._foreach_add_(gradients, velocity, alpha=self.settings.momentum)
+        torch._foreach_mul_(gradients, rate)
+        torch._foreach_sub_(self.parameters, gradients)
+        for parameter in self.parameters:
+            parameter.grad = None  # the next backward then writes instead of adding
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Velocity of every parameter, by its name."""
+        return dict(self.velocity)
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over the velocities of a checkpoint."""
+        for name, velocity in self.velocity.items():
+            velocity.copy_(state[name])
+
+
+def average_decay(settings: OptimSettings, step: Tensor) -> Tensor:
+    """Decay of the weight average at step k (0-d)."""
+    decay = torch.full_like(step, settings.average, dtype=torch.float32)
+    return torch.minimum(decay, (1 + step) / (10 + step)) if settings.average_warmup else decay
+
+
+@torch.no_grad()
+def update_average(average: nn.Module, online: nn.Module, decay: Tensor, *, copy_statistics: bool) -> None:
+    """θ_m ← λ_m θ_m + (1 − λ_m) θ          (Eq. 4)
+
+    With `copy_statistics`, buffers (BatchNorm's running statistics) become those of the online network.
+    """
+    averaged, current = list(average.parameters()), list(online.parameters())
+    difference = torch._foreach_sub(current, averaged)
+    torch._foreach_mul_(difference, 1 - decay)
+    torch._foreach_add_(averaged, difference)
+    if copy_statistics:
+        torch._foreach_copy_(list(average.buffers()), list(online.buffers()))

@@ -1,0 +1,92 @@
+"""The whole configuration of a run, and how it is put together from recipe, file and command line."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from aggmatch.augment import ViewSettings
+from aggmatch.config import ConfigError, Count, Layer, Natural, Settings, merge
+from aggmatch.data import DataSettings
+from aggmatch.methods import load_method
+from aggmatch.models import ModelSettings
+from aggmatch.recipes import recipe
+from aggmatch.training.optim import OptimSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings(Settings):
+    """Section `train`: length, batches and cadence."""
+
+    steps: Count = 2**20
+    """K: number of steps; the learning-rate schedule spans them."""
+    batch: Count = 64
+    """B: labelled images of a step."""
+    unlabeled_ratio: Count = 7
+    """µ: unlabelled images of a step for each labelled one."""
+    seed: Natural = 0
+    """Seed of weights, order and views; together with the fold."""
+    evaluated: Literal["average", "online"] = "average"
+    """Network whose accuracy is the headline and which is saved as the model."""
+    log_every: Count = 100
+    """Steps between two lines of metrics."""
+    evaluate_every: Count = 5000
+    """Steps between two evaluations on the test set."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Arithmetic of the network: bfloat16 autocast on CUDA and float32 on a CPU where `auto`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeSettings(Settings):
+    """Section `runtime`: where and how it runs. Nothing here changes results, so a resume may change it."""
+
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, or the best there is."""
+    data_dir: str = "data"
+    """Folder of the downloaded data sets."""
+    checkpoint_every: Count = 5000
+    """Steps between two checkpoints."""
+    tensorboard: bool = False
+    """Whether metrics are written for TensorBoard too (extra `track`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(Settings):
+    """Everything that makes a run."""
+
+    method_name: str
+    method: Settings
+    data: DataSettings = field(default_factory=DataSettings)
+    views: ViewSettings = field(default_factory=ViewSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    optim: OptimSettings = field(default_factory=OptimSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values; the method's name stands in its section."""
+        values = super().to_dict()
+        return values | {"method": {"name": values.pop("method_name"), **values["method"]}}
+
+    def identity(self) -> dict[str, Any]:
+        """The part of the configuration that decides the result."""
+        return {name: section for name, section in self.to_dict().items() if name != "runtime"}
+
+
+def resolve(layers: Sequence[Layer]) -> RunSettings:
+    """Put a run's configuration together: recipe of data set and method, then the layers, later ones winning."""
+    chosen, sources = merge(layers)
+    data_name = chosen.get("data", {}).get("name", "digits")
+    method_name = chosen.get("method", {}).get("name", "aggmatch")
+    for key, value in (("data.name", data_name), ("method.name", method_name)):
+        if not isinstance(value, str):
+            raise ConfigError(key, f"must be a text, got {value!r}", sources.get(key, ""))
+    values, sources = merge([*recipe(data_name, method_name), *layers])
+    return build(values, sources, method_name)
+
+
+def build(values: Mapping[str, Any], sources: Mapping[str, str], method_name: str) -> RunSettings:
+    """Settings from nested values, checked."""
+    values = dict(values)
+    method_values = {key: value for key, value in dict(values.pop("method", {})).items() if key != "name"}
+    method = load_method(method_name).Config.build(method_values, sources, "method.")
+    return RunSettings.build({**values, "method_name": method_name, "method": method}, sources)

@@ -1,0 +1,172 @@
+"""Everything that a run changes while it trains, and one step of it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aggmatch.augment import Augmenter
+from aggmatch.data import DataSet, IndexStream, Split
+from aggmatch.errors import AggMatchError
+from aggmatch.functional import score_pseudo_labels
+from aggmatch.methods import Batch, Problem, load_method
+from aggmatch.models import Network, build_network
+from aggmatch.training.checkpoint import Checkpoint
+from aggmatch.training.meters import Meters
+from aggmatch.training.optim import SGD, average_decay, cosine_rate, update_average
+from aggmatch.training.settings import RunSettings
+
+
+def choose_device(name: str) -> torch.device:
+    """The named device, or the best there is for `auto`."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise AggMatchError(f"runtime.device must be auto, cpu, cuda or cuda:N, got '{name}'.") from None
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise AggMatchError(f"runtime.device is '{name}', but this machine has {torch.cuda.device_count()} CUDA devices.")
+    return device
+
+
+def seeds(settings: RunSettings) -> Iterator[int]:
+    """Unrelated seeds for the parts of a run, from its seed and its fold."""
+    sequence = np.random.SeedSequence([settings.train.seed, settings.data.fold])
+    return (int(seed) for seed in sequence.generate_state(4, np.uint64) >> np.uint64(1))
+
+
+class TrainState:
+    """Networks, method, optimizer, streams, generator and counters of a run; `step` advances them all.
+
+    All images lie on the device as uint8, and a step reads nothing back from it.
+    """
+
+    def __init__(self, settings: RunSettings, data: DataSet, split: Split, device: torch.device) -> None:
+        self.settings, self.device = settings, device
+        weight_seed, labeled_seed, unlabeled_seed, view_seed = seeds(settings)
+        self.pixels = data.train.pixels.to(device)
+        self.truth = data.train.labels.to(device)
+        split = split.to(device)
+        self.labeled_index, self.labels = split.labeled, split.labels
+
+        self.online, self.average = self.build_networks(data, weight_seed)
+        problem = Problem(classes=len(data.classes), features=self.online.features)
+        self.method = load_method(settings.method_name)(settings.method, problem).to(device)
+        self.optimizer = SGD(self.online, settings.optim)
+        self.augment = Augmenter(settings.views, mirror=data.mirror)
+
+        train = settings.train
+        positions = torch.arange(len(self.labels), device=device)
+        self.labeled_stream = IndexStream(positions, train.batch, labeled_seed)
+        self.unlabeled_stream = IndexStream(split.unlabeled, train.batch * train.unlabeled_ratio, unlabeled_seed)
+        self.generator = torch.Generator(device).manual_seed(view_seed)
+        self.meters = Meters(device)
+        self.steps_done = 0
+        self.step_counter = torch.zeros((), device=device)  # the same on the device, for schedules
+
+    def build_networks(self, data: DataSet, seed: int) -> tuple[Network, Network]:
+        """The online network, and the average, which starts as its copy and never needs a gradient."""
+        channels = data.train.pixels.shape[1]
+        precision = self.settings.train.precision
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            networks = [build_network(self.settings.model.name, channels=channels, classes=len(data.classes)) for _ in "oa"]
+        online, average = networks
+        online.normalize_by(data.train.pixels)
+        average.load_state_dict(online.state_dict())
+        average.requires_grad_(False)
+        for network in networks:
+            network.to(self.device)
+            network.mixed = precision == "bfloat16" or (precision == "auto" and self.device.type == "cuda")
+            if self.device.type == "cuda":
+                network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return online, average
+
+    @property
+    def evaluated(self) -> Network:
+        """The network whose accuracy is the headline."""
+        return self.average if self.settings.train.evaluated == "average" else self.online
+
+    @property
+    def images_per_step(self) -> int:
+        """Images whose views a step makes, each counted once a view."""
+        train, views = self.settings.train, self.method.views
+        return train.batch * (len(views.labeled) + train.unlabeled_ratio * len(views.unlabeled))
+
+    def step(self) -> None:
+        """Draw a batch, take its loss, and move networks and counters on."""
+        batch = self.draw_batch()
+        self.online.train()
+        self.average.train()
+        progress = batch.progress
+        result = self.method.step(batch, self.online, self.average)
+        result.loss.backward()
+        self.optimizer.step(cosine_rate(self.settings.optim.lr, progress))
+        update_average(
+            self.average,
+            self.online,
+            average_decay(self.settings.optim, self.step_counter),
+            copy_statistics=self.method.average_statistics == "copied",
+        )
+        values = {**result.parts, "loss": result.loss.detach()}
+        if result.pseudo is not None:
+            scores = score_pseudo_labels(result.pseudo, self.truth[batch.unlabeled_index])
+            values |= {f"pseudo_{name}": value for name, value in scores._asdict().items()}
+        self.meters.add(values, self.step_counter)
+        self.step_counter.add_(1)
+        self.steps_done += 1
+
+    def draw_batch(self) -> Batch:
+        """The next images of both streams and the views that the method names."""
+        views = self.method.views
+        position_B = self.labeled_stream.next()
+        labeled_B = self.labeled_index[position_B]
+        unlabeled_B = self.unlabeled_stream.next() if views.unlabeled else labeled_B[:0]
+        return Batch(
+            labeled=self.make_views(views.labeled, labeled_B),
+            labels=self.labels[position_B],
+            labeled_index=labeled_B,
+            unlabeled=self.make_views(views.unlabeled, unlabeled_B),
+            unlabeled_index=unlabeled_B,
+            progress=self.step_counter / self.settings.train.steps,
+            generator=self.generator,
+        )
+
+    def make_views(self, names: tuple[str, ...], index_B: Tensor) -> tuple[Tensor, ...]:
+        """The named views of the images at the given indices."""
+        return tuple(self.augment(name, self.pixels[index_B], self.generator) for name in names)
+
+    # Checkpoints -------------------------------------------------------------------------------------------------
+
+    def capture(self, **facts: object) -> Checkpoint:
+        """The whole state, for a checkpoint."""
+        sections: dict[str, dict[str, Tensor]] = {
+            "online": self.online.state_dict(),
+            "average": self.average.state_dict(),
+            "method": self.method.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "meters": self.meters.state_dict(),
+            "generator": {"state": self.generator.get_state()},
+        }
+        tensors = {f"{section}.{name}": t for section, state in sections.items() for name, t in state.items()}
+        counters = {
+            "step": self.steps_done,
+            "labeled_stream": self.labeled_stream.state_dict(),
+            "unlabeled_stream": self.unlabeled_stream.state_dict(),
+            "meter_names": self.meters.names,
+        }
+        return Checkpoint(tensors, {**counters, **facts})
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue exactly where `capture` was called."""
+        for name in ("online", "average", "method", "optimizer"):
+            getattr(self, name).load_state_dict(checkpoint.section(name))
+        facts = checkpoint.facts
+        self.meters.load_state_dict(facts["meter_names"], checkpoint.section("meters"))
+        self.generator.set_state(checkpoint.tensors["generator.state"])
+        self.labeled_stream.load_state_dict(facts["labeled_stream"])
+        self.unlabeled_stream.load_state_dict(facts["unlabeled_stream"])
+        self.steps_done = facts["step"]
+        self.step_counter.fill_(facts["step"])

@@ -1,0 +1,85 @@
+import errno
+from pathlib import Path
+
+import pytest
+import torch
+
+from aggmatch.data import Archive, DataSet, Images
+from aggmatch.data.images import reading
+from aggmatch.errors import AggMatchError
+
+
+def images(count: int = 2, size: int = 4) -> Images:
+    return Images(torch.zeros(count, 1, size, size, dtype=torch.uint8), torch.zeros(count, dtype=torch.int64))
+
+
+def test_images_know_how_many_they_are_and_move_between_devices():
+    moved = images(3).to("meta")
+    assert len(moved) == 3
+    assert moved.pixels.device.type == moved.labels.device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("pixels", "labels", "problem"),
+    [
+        (torch.zeros(2, 1, 4, 4), torch.zeros(2, dtype=torch.int64), "float32 of shape (2, 1, 4, 4)"),
+        (torch.zeros(2, 4, 4, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), "uint8 of shape (2, 4, 4)"),
+        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(2), "one for each of 2 images, got float32"),
+        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64), "int64 of shape (3,)"),
+    ],
+)
+def test_wrong_shapes_and_types_are_refused(pixels, labels, problem):
+    with pytest.raises(AggMatchError) as error:
+        Images(pixels, labels)
+    assert problem in str(error.value)
+
+
+def test_a_label_beyond_the_classes_is_refused():
+    train = Images(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 2]))
+    with pytest.raises(AggMatchError, match=r"must be in \[-1, 1\], got 0 to 2"):
+        DataSet("pair", train, images(), ("a", "b"), mirror=False)
+
+
+def test_unknown_labels_are_accepted():
+    train = Images(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([-1, 1]))
+    assert DataSet("pair", train, images(), ("a", "b"), mirror=False).train is train
+
+
+def test_test_images_of_another_size_are_refused():
+    with pytest.raises(AggMatchError, match="must have one size"):
+        DataSet("pair", images(size=4), images(size=5), ("a", "b"), mirror=False)
+
+
+def test_two_classes_of_one_name_are_refused():
+    with pytest.raises(AggMatchError, match="must differ"):
+        DataSet("pair", images(), images(), ("a", "a"), mirror=False)
+
+
+def test_an_archive_is_present_packed_or_completely_unpacked(tmp_path: Path):
+    archive = Archive("all.tar.gz", "http://localhost/", "", 1, members=("all/one", "all/two"))
+    assert archive.wanted(tmp_path) == "all.tar.gz (or the folder all)"
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all/one").touch()
+    assert not archive.present(tmp_path)
+    assert archive.wanted(tmp_path) == "all.tar.gz (the folder all is there but lacks two)"
+    (tmp_path / "all.tar.gz").touch()
+    assert archive.present(tmp_path)
+    assert not archive.unpacked(tmp_path)
+    (tmp_path / "all/two").touch()
+    assert archive.unpacked(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("thrown", "message"),
+    [
+        (KeyError("x"), "f is damaged ('x'). Delete it and fetch it again with --download."),
+        (EOFError(), "f is damaged (EOFError). Delete it and fetch it again with --download."),
+        (PermissionError(errno.EACCES, "Permission denied"), "Cannot read f: Permission denied."),
+        (MemoryError(), "Not enough memory to read f, or it is damaged."),
+        (AggMatchError("As it was."), "As it was."),
+    ],
+)
+def test_whatever_a_parser_throws_becomes_one_sentence(thrown, message):
+    with pytest.raises(AggMatchError) as error, reading(Path("f")):
+        raise thrown
+    assert str(error.value) == message

@@ -1,0 +1,98 @@
+import pytest
+import torch
+
+from aggmatch.errors import AggMatchError
+from aggmatch.models import Network, build_network, parameter_count
+from aggmatch.models.wide_resnet import Block, leaky_relu
+
+
+def images(n: int = 4, channels: int = 3, size: int = 32, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (n, channels, size, size), dtype=torch.uint8, generator=generator)
+
+
+def counted_by_hand(depth: int, width: int, classes: int) -> int:
+    """Stem, blocks of two convolutions with their BatchNorms, three shortcuts, last BatchNorm, classifier."""
+    w = [16, 16 * width, 32 * width, 64 * width]
+    blocks = (depth - 4) // 6
+    total = 27 * w[0] + 2 * w[3] + w[3] * classes + classes
+    for inputs, outputs in zip(w, w[1:], strict=False):
+        total += 9 * inputs * outputs + (2 * blocks - 1) * 9 * outputs * outputs + inputs * outputs
+        total += 2 * inputs + (2 * blocks - 1) * 2 * outputs
+    return total
+
+
+@pytest.mark.parametrize(
+    ("depth", "width", "classes", "millions"), [(28, 2, 10, 1.47), (28, 8, 100, 23.4), (16, 4, 10, 2.75), (10, 1, 3, 0.077)]
+)
+def test_wide_residual_networks_have_the_published_number_of_parameters(depth, width, classes, millions):
+    network = build_network(f"wrn-{depth}-{width}", channels=3, classes=classes)
+    assert parameter_count(network) == counted_by_hand(depth, width, classes)
+    assert parameter_count(network) / 1e6 == pytest.approx(millions, abs=0.006)
+
+
+@pytest.mark.parametrize(("name", "channels", "size"), [("wrn-10-1", 3, 32), ("wrn-10-1", 1, 20), ("small-8", 1, 8)])
+def test_a_network_returns_feature_and_logits(name, channels, size):
+    network = build_network(name, channels=channels, classes=7)
+    output = network(images(5, channels, size))
+    assert output.feature.shape == (5, network.features)
+    assert output.logits.shape == (5, 7)
+    assert output.logits.dtype == torch.float32
+    torch.testing.assert_close(output.logits, network.classifier(output.feature))
+
+
+@pytest.mark.parametrize("name", ["wrn-28", "wrn-27-2", "wrn-28-0", "wrn-4-2", "resnet50", "small-0", ""])
+def test_an_impossible_network_is_refused(name):
+    with pytest.raises(AggMatchError, match=r"model\.name must be small, small-WIDTH, or wrn-DEPTH-WIDTH"):
+        build_network(name, channels=3, classes=10)
+
+
+@pytest.mark.parametrize("activate_shortcut", [True, False])
+def test_a_block_feeds_the_activated_input_to_its_residual_branch(activate_shortcut):
+    block = Block(4, 8, stride=2, activate_shortcut=activate_shortcut).eval()
+    x = torch.randn(2, 4, 6, 6)
+    activated = leaky_relu(block.norm1(x))
+    residual = block.conv2(leaky_relu(block.norm2(block.conv1(activated))))
+    assert block.shortcut is not None
+    torch.testing.assert_close(block(x), block.shortcut(activated if activate_shortcut else x) + residual)
+
+
+def test_only_the_very_first_block_activates_its_shortcut():
+    blocks = [module for module in build_network("wrn-16-1", channels=3, classes=2).modules() if isinstance(module, Block)]
+    assert [block.activate_shortcut for block in blocks] == [True] + [False] * 5
+
+
+def test_weights_start_as_in_fixmatch():
+    torch.manual_seed(0)
+    network = build_network("wrn-28-2", channels=3, classes=10)
+    kernel = network.get_parameter("backbone.blocks.11.conv2.weight")
+    assert kernel.std().item() == pytest.approx((2 / (9 * kernel.shape[0])) ** 0.5, rel=0.02)
+    weight = network.classifier.weight
+    assert weight.std().item() == pytest.approx((2 / (128 + 10)) ** 0.5, rel=0.1)
+    norm = network.get_submodule("backbone.norm")
+    assert (norm.eps, norm.momentum) == (1e-3, 1e-3)
+
+
+def test_normalisation_takes_mean_and_deviation_of_the_training_images():
+    network = build_network("small-4", channels=3, classes=2)
+    pixels = images(5000, 3, 4)
+    network.normalize_by(pixels)
+    unit = pixels.double() / 255
+    torch.testing.assert_close(network.mean.flatten(), unit.mean((0, 2, 3)).float())
+    torch.testing.assert_close(network.deviation.flatten(), unit.std((0, 2, 3), correction=0).float())
+
+
+def test_a_constant_channel_does_not_divide_by_zero():
+    network = build_network("small-4", channels=1, classes=2)
+    pixels = torch.full((3, 1, 8, 8), 7, dtype=torch.uint8)
+    network.normalize_by(pixels)
+    assert torch.isfinite(network(pixels).logits).all()
+
+
+def test_a_saved_network_carries_its_normalisation():
+    network = build_network("small-4", channels=1, classes=2)
+    network.normalize_by(images(100, 1, 8))
+    copy: Network = build_network("small-4", channels=1, classes=2)
+    copy.load_state_dict(network.state_dict())
+    x = images(3, 1, 8)
+    torch.testing.assert_close(copy.eval()(x).logits, network.eval()(x).logits)

@@ -1,0 +1,499 @@
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance, ImageOps
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from aggmatch.augment import (
+    GREY,
+    INDEX,
+    OPERATIONS,
+    VIEWS,
+    Augmenter,
+    ViewSettings,
+    cut_out,
+    randaugment_round,
+    shift_and_mirror,
+)
+from aggmatch.config import ConfigError, describe
+from aggmatch.errors import AggMatchError
+
+SIDES = (8, 32, 33, 96)
+GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
+TABLE = ("auto_contrast", "equalize", "posterize", "solarize")
+BLEND = ("brightness", "color", "contrast", "sharpness")
+
+MAGNITUDES = {
+    "rotate": (-30, -17.3, -0.4, 0, 3, 12.7, 30),
+    "shear_x": (-0.3, -0.111, 0, 0.03, 0.27),
+    "shear_y": (-0.3, -0.111, 0, 0.03, 0.27),
+    "translate_x": (-0.3, -1 / 32, 0, 1 / 32, 0.17, 9 / 32),
+    "translate_y": (-0.3, -1 / 32, 0, 1 / 32, 0.17, 9 / 32),
+    "posterize": (1, 3.99, 4, 5.5, 7, 8),
+    "solarize": (0, 25.6, 100, 128, 255.5, 256),
+    "brightness": (0, 0.05, 0.3, 0.95, 1, 1.72),
+    "color": (0, 0.05, 0.3, 0.95, 1, 1.72),
+    "contrast": (0, 0.05, 0.3, 0.95, 1, 1.72),
+    "sharpness": (0, 0.05, 0.3, 0.95, 1, 1.72),
+}
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def some_images(side: int, channels: int) -> Tensor:
+    """Noise, noise of low contrast, a ramp, few grey levels, mostly one value, and one value only."""
+    noise = torch.rand(5, channels, side, side, generator=seeded(side))
+    low = 90 + 40 * noise[1]
+    ramp = torch.linspace(10, 240, side).expand(channels, side, side) + 10 * noise[2]
+    levels = 60 * (4 * noise[3]).floor()
+    spots = 200 * (noise[4] > 0.95)
+    flat = torch.full((channels, side, side), 77.0)
+    return torch.stack((256 * noise[0], low, ramp, levels, spots, flat)).to(torch.uint8)
+
+
+def asymmetric(count: int, side: int, channels: int = 1) -> Tensor:
+    """The same image of pixels that all differ from their neighbours, `count` times."""
+    image = torch.randperm(side * side, generator=seeded()).view(1, 1, side, side) % 251
+    return image.to(torch.uint8).expand(count, channels, side, side).contiguous()
+
+
+def distinct(images: Tensor) -> int:
+    return len({image.numpy().tobytes() for image in images})
+
+
+def to_pillow(image: Tensor) -> Image.Image:
+    array = image.permute(1, 2, 0).numpy()
+    return Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
+
+
+def from_pillow(image: Image.Image) -> Tensor:
+    array = np.array(image)
+    return torch.from_numpy(array[None] if array.ndim == 2 else array.transpose(2, 0, 1).copy())
+
+
+def pillow(name: str, image: Image.Image, magnitude: float, resample: Image.Resampling) -> Image.Image:
+    pixels = magnitude * image.size[0]
+    match name:
+        case "auto_contrast":
+            return ImageOps.autocontrast(image)
+        case "equalize":
+            return ImageOps.equalize(image)
+        case "posterize":
+            return ImageOps.posterize(image, int(magnitude))
+        case "solarize":
+            return ImageOps.solarize(image, magnitude)  # type: ignore[arg-type]
+        case "rotate":
+            return image.rotate(magnitude, resample)
+        case "brightness" | "color" | "contrast" | "sharpness":
+            enhancer: ImageEnhance._Enhance = getattr(ImageEnhance, name.capitalize())(image)
+            return enhancer.enhance(magnitude)
+    matrix = {
+        "shear_x": (1, magnitude, 0, 0, 1, 0),
+        "shear_y": (1, 0, 0, magnitude, 1, 0),
+        "translate_x": (1, 0, pixels, 0, 1, 0),
+        "translate_y": (1, 0, 0, 0, 1, pixels),
+    }[name]
+    return image.transform(image.size, Image.Transform.AFFINE, matrix, resample)
+
+
+def both(name: str, side: int, channels: int, interpolation: str = "nearest") -> tuple[Tensor, Tensor]:
+    """Every image at every magnitude: (ours, Pillow's), as integers wide enough to subtract."""
+    pairs = list(product(some_images(side, channels), torch.tensor(MAGNITUDES.get(name, (0,))).tolist()))
+    images = torch.stack([image for image, _ in pairs])
+    magnitude_N = torch.tensor([magnitude for _, magnitude in pairs])
+    ours = randaugment_round(images, torch.full((len(pairs),), INDEX[name]), magnitude_N, interpolation=interpolation)  # type: ignore[arg-type]
+    resample = Image.Resampling[interpolation.upper()]
+    theirs = [from_pillow(pillow(name, to_pillow(image), magnitude, resample)) for image, magnitude in pairs]
+    return ours.int(), torch.stack(theirs).int()
+
+
+# Operations against Pillow -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", TABLE)
+def test_table_operations_equal_pillow(name, side, channels):
+    ours, theirs = both(name, side, channels)
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", BLEND)
+def test_blend_operations_equal_pillow(name, side, channels):
+    ours, theirs = both(name, side, channels)
+    difference = (ours - theirs).abs()
+    assert difference.max() <= 1  # a compiler that fuses Pillow's multiply and add truncates a few pixels elsewhere
+    assert (difference > 0).float().mean() < 0.001
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", GEOMETRIC)
+def test_geometric_operations_equal_pillow(name, side, channels):
+    ours, theirs = both(name, side, channels)
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", GEOMETRIC)
+def test_bilinear_geometric_operations_equal_pillow_within_one_grey_level(name, side, channels):
+    ours, theirs = both(name, side, channels, "bilinear")
+    assert (ours - theirs).abs().max() <= 1
+
+
+def test_identity_changes_nothing():
+    images = some_images(32, 3)
+    op_N, magnitude_N = torch.full((len(images),), INDEX["identity"]), torch.rand(len(images))
+    assert torch.equal(randaugment_round(images, op_N, magnitude_N), images)
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_pass_through_the_other_families_unchanged(name, interpolation):
+    images = some_images(32, 3)
+    others = {operation.family for operation in OPERATIONS.values()} - {OPERATIONS[name].family}
+    op_N, magnitude_N = torch.full((len(images),), INDEX[name]), torch.linspace(0.1, 5, len(images))
+    assert torch.equal(randaugment_round(images, op_N, magnitude_N, others, interpolation), images)
+
+
+def test_an_image_comes_out_the_same_whatever_its_neighbours_are():
+    images = some_images(32, 3)[1].expand(14, -1, -1, -1).contiguous()
+    op_N = torch.arange(14)
+    magnitude_N = torch.tensor([MAGNITUDES.get(name, (0, 0))[1] for name in OPERATIONS])
+    together = randaugment_round(images, op_N, magnitude_N)
+    alone = [randaugment_round(images[i : i + 1], op_N[i : i + 1], magnitude_N[i : i + 1]) for i in range(14)]
+    assert torch.equal(together, torch.cat(alone))
+    assert distinct(together) == 14
+
+
+# Draws -------------------------------------------------------------------------------------------------------------
+
+
+def drawn(randaugment: str, count: int = 60_000) -> dict[str, Tensor]:
+    """Magnitudes by name of operation."""
+    augmenter = Augmenter(ViewSettings(randaugment=randaugment, rounds=1), mirror=True)  # type: ignore[arg-type]
+    op_RN, magnitude_RN = augmenter.draw_operations(count, seeded())
+    return {name: magnitude_RN[op_RN == INDEX[name]] for name in OPERATIONS}
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        *((name, 0.05, 0.95) for name in BLEND),
+        ("posterize", 4, 8),
+        ("solarize", 0, 256),
+        ("rotate", -30, 30),
+        ("shear_x", -0.3, 0.3),
+        ("shear_y", -0.3, 0.3),
+        ("translate_x", -0.3, 0.3),
+        ("translate_y", -0.3, 0.3),
+    ],
+)
+def test_continuous_magnitudes_fill_their_range_evenly(name, low, high):
+    position = (drawn("continuous")[name] - low) / (high - low)
+    assert 0 <= position.min() < 0.005
+    assert 0.995 < position.max() <= 1
+    assert position.mean() == pytest.approx(0.5, abs=0.03)
+    assert position.var() == pytest.approx(1 / 12, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "magnitudes"),
+    [
+        *((name, [0.1 + 0.18 * level for level in range(1, 10)]) for name in BLEND),
+        ("solarize", [256 - 25.6 * level for level in range(1, 10)]),
+        ("rotate", [sign * 3 * level for level in range(1, 10) for sign in (-1, 1)]),
+        *(
+            (name, [sign * 0.03 * level for level in range(1, 10) for sign in (-1, 1)])
+            for name in ("shear_x", "shear_y")
+        ),
+        *(
+            (name, [sign * level / 32 for level in range(1, 10) for sign in (-1, 1)])
+            for name in ("translate_x", "translate_y")
+        ),
+    ],
+)
+def test_discrete_magnitudes_are_those_of_levels_1_to_9(name, magnitudes):
+    values = drawn("discrete")[name].unique()
+    assert values.tolist() == pytest.approx(sorted(magnitudes), abs=1e-5)
+
+
+def test_discrete_posterize_keeps_1_to_4_bits_as_often_as_the_original():
+    bits = Counter(drawn("discrete")["posterize"].int().tolist())
+    original = Counter(4 - int(0.4 * level) for level in range(1, 10))
+    assert bits.keys() == original.keys() == {1, 2, 3, 4}
+    for bit, levels in original.items():
+        assert bits[bit] / bits.total() == pytest.approx(levels / 9, abs=0.05)
+
+
+def test_every_operation_of_the_pool_is_equally_likely():
+    counts = {name: len(magnitudes) for name, magnitudes in drawn("continuous").items()}
+    assert list(counts.values()) == pytest.approx([60_000 / 14] * 14, abs=5 * (60_000 / 14) ** 0.5)
+
+
+def test_a_discrete_round_is_applied_half_of_the_time():
+    counts = {name: len(magnitudes) for name, magnitudes in drawn("discrete").items()}
+    assert counts.pop("identity") == pytest.approx(60_000 * (0.5 + 0.5 / 14), rel=0.02)
+    assert list(counts.values()) == pytest.approx([60_000 / 28] * 13, abs=5 * (60_000 / 28) ** 0.5)
+
+
+def test_only_operations_of_the_pool_are_drawn():
+    augmenter = Augmenter(ViewSettings(ops=("rotate", "solarize")), mirror=True)
+    op_RN, _ = augmenter.draw_operations(500, seeded())
+    assert set(op_RN.flatten().tolist()) == {INDEX["rotate"], INDEX["solarize"]}
+
+
+@pytest.mark.parametrize(("randaugment", "rounds"), [("discrete", 2), ("continuous", 3)])
+def test_rounds_follow_the_setting_unless_given(randaugment, rounds):
+    for given_rounds, expected in ((None, rounds), (0, 0), (5, 5)):
+        augmenter = Augmenter(ViewSettings(randaugment=randaugment, rounds=given_rounds), mirror=True)
+        op_RN, magnitude_RN = augmenter.draw_operations(7, seeded())
+        assert op_RN.shape == magnitude_RN.shape == (expected, 7)
+
+
+def test_images_of_a_batch_and_rounds_draw_independently():
+    op_RN, magnitude_RN = Augmenter(ViewSettings(), mirror=True).draw_operations(200, seeded())
+    assert all(len(row.unique()) == 14 for row in op_RN)
+    assert not torch.equal(op_RN[0], op_RN[1])
+    rotations = magnitude_RN[op_RN == INDEX["rotate"]]
+    assert len(rotations.unique()) == len(rotations)
+
+
+def test_identical_images_come_out_with_different_magnitudes():
+    augmenter = Augmenter(ViewSettings(ops=("brightness",), rounds=1, shift=0, cutout=0), mirror=False)
+    assert distinct(augmenter("strong", asymmetric(50, 32), seeded())) == 50
+
+
+def test_identical_images_come_out_with_different_operations():
+    pool = ("auto_contrast", "equalize", "identity")
+    augmenter = Augmenter(ViewSettings(ops=pool, rounds=1, shift=0, cutout=0), mirror=False)
+    assert distinct(augmenter("strong", asymmetric(50, 32), seeded())) == 3
+
+
+# Views -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", ["weak", "strong"])
+@pytest.mark.parametrize("randaugment", ["discrete", "continuous"])
+def test_the_seed_decides_the_view(view, randaugment):
+    images, augmenter = some_images(32, 3), Augmenter(ViewSettings(randaugment=randaugment), mirror=True)
+    first = augmenter(view, images, seeded(1))
+    torch.rand(3)  # the global generator has no say
+    assert torch.equal(first, augmenter(view, images, seeded(1)))
+    assert not torch.equal(first, augmenter(view, images, seeded(2)))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_leave_their_input_alone(view):
+    images = some_images(32, 3)
+    before = images.clone()
+    Augmenter(ViewSettings(), mirror=True)(view, images, seeded())
+    assert torch.equal(images, before)
+
+
+def test_the_plain_view_is_the_image_itself():
+    images = some_images(32, 3)
+    assert torch.equal(Augmenter(ViewSettings(), mirror=True)("plain", images, seeded()), images)
+
+
+def test_the_weak_view_without_shift_and_flip_is_the_identity():
+    images = some_images(33, 3)
+    assert torch.equal(Augmenter(ViewSettings(shift=0, flip=False), mirror=True)("weak", images, seeded()), images)
+
+
+@pytest.mark.parametrize(
+    ("side", "shift", "pixels", "count"), [(8, 0.125, 1, 400), (32, 0.125, 4, 3000), (8, 0.375, 3, 3000)]
+)
+@pytest.mark.parametrize("mirror", [True, False])
+def test_the_weak_view_is_a_crop_of_the_reflect_padded_image(side, shift, pixels, count, mirror):
+    images = asymmetric(count, side)
+    padded = np.pad(images[0, 0].numpy(), pixels, mode="reflect")
+    crops = [padded[i : i + side, j : j + side] for i in range(2 * pixels + 1) for j in range(2 * pixels + 1)]
+    candidates = {crop.tobytes() for crop in crops} | ({crop[:, ::-1].tobytes() for crop in crops} if mirror else set())
+    assert len(candidates) == (2 * pixels + 1) ** 2 * (1 + mirror)
+    views = Augmenter(ViewSettings(shift=shift), mirror=mirror)("weak", images, seeded())
+    assert {view.numpy().tobytes() for view in views} == candidates
+
+
+def test_a_shift_moves_the_contents_down_and_right_before_mirroring():
+    image = torch.arange(9, dtype=torch.uint8).view(1, 1, 3, 3)
+    down, right = torch.tensor([1]), torch.tensor([0])
+    assert shift_and_mirror(image, down, right, torch.tensor([False])).tolist() == [[[[3, 4, 5], [0, 1, 2], [3, 4, 5]]]]
+    assert shift_and_mirror(image, right, down, torch.tensor([False])).tolist() == [[[[1, 0, 1], [4, 3, 4], [7, 6, 7]]]]
+    assert shift_and_mirror(image, right, right, torch.tensor([True])).tolist() == [[[[2, 1, 0], [5, 4, 3], [8, 7, 6]]]]
+
+
+@pytest.mark.parametrize(
+    ("flip", "mirror", "flips"), [(None, True, 1), (None, False, 0), (True, False, 1), (False, True, 0)]
+)
+def test_images_are_mirrored_half_of_the_time_and_never_where_not_allowed(flip, mirror, flips):
+    images = asymmetric(1000, 8)
+    out = Augmenter(ViewSettings(flip=flip, shift=0), mirror=mirror)("weak", images, seeded())
+    mirrored_N = (out == images.flip(3)).flatten(1).all(1)
+    assert mirrored_N.float().mean() == pytest.approx(flips / 2, abs=0.05 * flips)
+    assert torch.equal(out[~mirrored_N], images[~mirrored_N])
+
+
+def squares(randaugment: str, side: int, count: int = 1000, share: float = 0.5) -> Tensor:
+    """Where cutout painted, (N, H, W)."""
+    choice = ViewSettings(randaugment=randaugment, ops=("identity",), shift=0, cutout=share)  # type: ignore[arg-type]
+    out = Augmenter(choice, mirror=False)("strong", torch.zeros(count, 3, side, side, dtype=torch.uint8), seeded())
+    assert set(out.unique().tolist()) <= {0, GREY}
+    assert (out == out[:, :1]).all()
+    return out[:, 0] == GREY
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_discrete_cutout_paints_grey_squares_of_half_the_side_clipped_at_the_border(side):
+    painted_NHW = squares("discrete", side)
+    full = round(side / 2)
+    for lines_NL in (painted_NHW.any(2), painted_NHW.any(1)):
+        length_N, at_border_N = lines_NL.sum(1), lines_NL[:, 0] | lines_NL[:, -1]
+        assert (length_N[~at_border_N] == full).all()
+        assert length_N.max() == full
+        assert length_N.min() <= full // 2 + 1
+        assert lines_NL.any(0).all()
+        # The centre is uniform: a clipped length is lost evenly at both ends, a quarter of a half on average.
+        assert length_N.float().mean() == pytest.approx(full * (1 - full / side / 4), rel=0.03)
+    assert torch.equal(painted_NHW.sum((1, 2)), painted_NHW.any(2).sum(1) * painted_NHW.any(1).sum(1))
+
+
+def test_continuous_cutout_draws_its_side_up_to_the_largest():
+    longest_N = squares("continuous", 32).any(2).sum(1)
+    assert set(longest_N.tolist()) == set(range(17))
+
+
+@pytest.mark.parametrize("randaugment", ["discrete", "continuous"])
+def test_cutout_zero_switches_it_off(randaugment):
+    assert not squares(randaugment, 32, count=100, share=0).any()
+
+
+def test_a_square_is_painted_where_it_is_told():
+    images = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)
+    out = cut_out(images, torch.tensor([1, -1]), torch.tensor([2, 3]), torch.tensor([2, 3]))
+    expected = np.zeros((2, 1, 4, 4), dtype=np.uint8)
+    expected[0, 0, 1:3, 2:4] = expected[1, 0, 0:2, 3:] = 127
+    assert out.tolist() == expected.tolist()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    ops=st.lists(st.sampled_from(list(OPERATIONS)), min_size=1, max_size=5),
+    side=st.integers(8, 40),
+    channels=st.sampled_from([1, 3]),
+    count=st.integers(0, 4),
+    randaugment=st.sampled_from(["discrete", "continuous"]),
+    interpolation=st.sampled_from(["nearest", "bilinear"]),
+    shift=st.sampled_from([0, 0.125, 1]),
+    view=st.sampled_from(list(VIEWS)),
+)
+def test_every_view_is_uint8_of_the_same_shape(ops, side, channels, count, randaugment, interpolation, shift, view):
+    images = some_images(side, channels)[:count]
+    choice = ViewSettings(ops=tuple(ops), randaugment=randaugment, interpolation=interpolation, shift=shift)
+    out = Augmenter(choice, mirror=True)(view, images, seeded())
+    assert out.dtype == torch.uint8
+    assert out.shape == images.shape
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("randaugment", ["discrete", "continuous"])
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+def test_no_view_reads_a_value_on_the_host(view, randaugment, interpolation):
+    augmenter = Augmenter(ViewSettings(randaugment=randaugment, interpolation=interpolation), mirror=True)
+    with (
+        FakeTensorMode()
+    ):  # tensors without values: whoever asks for one, or for a shape that hangs on one, gets an error
+        out = augmenter(view, torch.zeros(5, 3, 16, 16, dtype=torch.uint8), seeded())
+    assert out.shape == (5, 3, 16, 16)
+
+
+# Errors ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        torch.zeros(2, 3, 8, 8),
+        *(torch.zeros(shape, dtype=torch.uint8) for shape in ((3, 8, 8), (2, 2, 8, 8), (2, 3, 8, 9))),
+    ],
+)
+@pytest.mark.parametrize("view", VIEWS)
+def test_images_of_another_type_or_shape_are_refused(view, images):
+    with pytest.raises(
+        AggMatchError, match=r"^Images must be uint8 of shape \(N, 1 or 3, side, side\), got .* of shape \("
+    ):
+        Augmenter(ViewSettings(), mirror=True)(view, images, seeded())
+
+
+def test_an_unknown_view_is_refused_with_the_closest_name():
+    with pytest.raises(AggMatchError, match=r"^Unknown view 'stong'. Did you mean 'strong'\?$"):
+        Augmenter(ViewSettings(), mirror=True)("stong", some_images(8, 1), seeded())
+
+
+def test_a_pool_with_an_unknown_operation_is_refused():
+    with pytest.raises(ConfigError, match=r"^ops must be among auto_contrast, .*, translate_y, got 'rotat'\.$"):
+        ViewSettings(ops=("rotate", "rotat"))
+
+
+def test_an_empty_pool_is_refused():
+    with pytest.raises(ConfigError, match=r"^ops must name at least one operation, got none\.$"):
+        ViewSettings(ops=())
+
+
+def test_every_setting_is_explained():
+    assert all(setting.text for setting in describe(ViewSettings))
+
+
+# On the GPU --------------------------------------------------------------------------------------------------------
+
+on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+class TestOnGpu:
+    pytestmark = on_gpu
+
+    @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+    def test_the_gpu_agrees_with_the_cpu_for_the_same_parameters(self, interpolation):
+        images = some_images(32, 3)[:5].repeat(100, 1, 1, 1)
+        augmenter = Augmenter(ViewSettings(), mirror=True)
+        op_RN, magnitude_RN = augmenter.draw_operations(len(images), seeded())
+        shift, square = (draw(len(images), 32, seeded()) for draw in (augmenter.draw_shift, augmenter.draw_square))
+
+        def view(device: str) -> Tensor:
+            out = shift_and_mirror(images.to(device), *(each.to(device) for each in shift))
+            for op_N, magnitude_N in zip(op_RN.to(device), magnitude_RN.to(device), strict=True):
+                out = randaugment_round(out, op_N, magnitude_N, interpolation=interpolation)
+            return cut_out(out, *(each.to(device) for each in square))
+
+        assert (view("cpu") != view("cuda").cpu()).float().mean() < 0.001
+
+    @pytest.mark.parametrize("randaugment", ["discrete", "continuous"])
+    def test_a_captured_graph_makes_new_views_on_every_replay(self, randaugment):
+        images = some_images(32, 3).cuda()
+        augmenter = Augmenter(ViewSettings(randaugment=randaugment), mirror=True)
+        generator = torch.Generator("cuda").manual_seed(0)
+        augmenter("strong", images, generator)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            out = augmenter("strong", images, generator)
+        generator.manual_seed(1)
+        replays = []
+        for _ in range(2):
+            graph.replay()
+            replays.append(out.clone())
+        generator.manual_seed(1)
+        assert torch.equal(replays[0], augmenter("strong", images, generator))
+        assert torch.equal(replays[1], augmenter("strong", images, generator))
+        assert not torch.equal(replays[0], replays[1])

@@ -1,0 +1,184 @@
+import json
+from dataclasses import FrozenInstanceError, dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+
+from aggmatch.config import (
+    ConfigError,
+    Count,
+    Fraction,
+    Layer,
+    Positive,
+    Range,
+    Settings,
+    describe,
+    differences,
+    flatten,
+    merge,
+    parse_value,
+    read_assignment,
+    read_file,
+)
+from aggmatch.errors import AggMatchError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner(Settings):
+    tau: Fraction = 0.95
+    """τ of the tests."""
+    kind: Literal["soft", "hard"] = "soft"
+    names: tuple[str, ...] = ()
+    maybe: Positive | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer(Settings):
+    inner: Inner = field(default_factory=Inner)
+    steps: Count = 10
+    """How long.
+
+    A second paragraph.
+    """
+    on: bool = False
+
+
+def test_settings_are_frozen_and_checked_when_made():
+    with pytest.raises(FrozenInstanceError):
+        Inner().tau = 0.5  # type: ignore[misc]
+    with pytest.raises(ConfigError, match=r"tau must be in \[0, 1\], got 1.5"):
+        Inner(tau=1.5)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"steps": 1.5}, "steps must be a whole number, got 1.5"),
+        ({"steps": True}, "steps must be a whole number, got True"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"steps": "many"}, "steps must be a whole number, got 'many'"),
+        ({"on": 1}, "on must be true or false, got 1"),
+        ({"inner": {"tau": "high"}}, "inner.tau must be a number, got 'high'"),
+        ({"inner": {"tau": float("nan")}}, "inner.tau must be a finite number, got nan"),
+        ({"inner": {"kind": "firm"}}, "inner.kind must be one of soft, hard, got 'firm'"),
+        ({"inner": {"names": "cat"}}, "inner.names must be a list, got 'cat'"),
+        ({"inner": {"names": [1]}}, "inner.names must be a text, got 1"),
+        ({"inner": {"maybe": 0.0}}, "inner.maybe must be above 0, got 0.0"),
+        ({"inner": 3}, "inner is a section, got 3"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(values, message):
+    with pytest.raises(ConfigError) as caught:
+        Outer.build(values)
+    assert str(caught.value) == message + "."
+
+
+def test_an_error_says_where_the_value_came_from():
+    values, sources = merge([Layer("run.toml", {"inner.tau": 0.5}), Layer("--set inner.tau=2", {"inner.tau": 2})])
+    with pytest.raises(ConfigError, match=r"inner\.tau must be in \[0, 1\], got 2\.0 \(from --set inner\.tau=2\)\."):
+        Outer.build(values, sources)
+
+
+def test_an_unknown_key_gets_the_closest_match():
+    with pytest.raises(AggMatchError, match=r"Unknown setting 'inner\.tua'\. Did you mean 'inner\.tau'\?"):
+        Outer.build({"inner": {"tua": 1}})
+
+
+def test_whole_numbers_pass_as_floats_and_lists_as_tuples():
+    inner = Inner(tau=1, names=["a", "b"], maybe=2)  # type: ignore[arg-type]
+    assert (inner.tau, inner.names, inner.maybe) == (1.0, ("a", "b"), 2.0)
+    assert isinstance(inner.tau, float)
+
+
+def test_settings_survive_a_round_trip_through_json():
+    settings = Outer(inner=Inner(tau=0.3, names=("x",), maybe=None), steps=3, on=True)
+    assert Outer.build(json.loads(json.dumps(settings.to_dict()))) == settings
+
+
+def test_later_layers_win_key_by_key():
+    layers = [Layer("a", {"inner.tau": 0.1, "steps": 1}), Layer("b", {"inner.tau": 0.2, "inner.kind": "hard"})]
+    values, sources = merge(layers)
+    assert values == {"inner": {"tau": 0.2, "kind": "hard"}, "steps": 1}
+    assert sources == {"inner.tau": "b", "steps": "a", "inner.kind": "b"}
+
+
+def test_a_key_below_a_value_is_refused():
+    with pytest.raises(ConfigError, match=r"steps\.more cannot be set: 'steps' is not a section"):
+        merge([Layer("a", {"steps": 1}), Layer("b", {"steps.more": 1})])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.1", 0.1),
+        ("3", 3),
+        ("1e-3", 1e-3),
+        ("true", True),
+        ("none", None),
+        ('["a", "b"]', ["a", "b"]),
+        ("weighting", "weighting"),
+        ("wrn-28-2", "wrn-28-2"),
+        ('"0.1"', "0.1"),
+        ("", ""),
+    ],
+)
+def test_values_of_the_command_line_are_read_like_toml_or_taken_as_text(text, value):
+    assert parse_value(text) == value
+
+
+@pytest.mark.parametrize("text", ["optim.lr", "=3", ""])
+def test_a_malformed_assignment_is_explained(text):
+    with pytest.raises(AggMatchError, match="--set takes key=value"):
+        read_assignment(text)
+
+
+def test_files_are_read_as_toml_or_json_and_a_folder_by_its_config(tmp_path: Path):
+    (tmp_path / "run.toml").write_text("steps = 3\n[inner]\ntau = 0.5\n")
+    (tmp_path / "config.json").write_text('{"steps": 4, "inner": {"tau": 0.25}}')
+    assert read_file(tmp_path / "run.toml").values == {"steps": 3, "inner.tau": 0.5}
+    assert read_file(tmp_path / "config.json").values == {"steps": 4, "inner.tau": 0.25}
+    assert read_file(tmp_path).values == {"steps": 4, "inner.tau": 0.25}
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.toml", "steps = ="), ("a.json", "{"), ("b.json", "[1]")])
+def test_a_broken_file_is_named(tmp_path: Path, name, content):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(AggMatchError, match=f"Cannot read configuration .*{name}"):
+        read_file(tmp_path / name)
+    with pytest.raises(AggMatchError, match="No such file"):
+        read_file(tmp_path / "missing.toml")
+
+
+def test_differences_name_changed_added_and_missing_keys():
+    before, after = {"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": 4}
+    assert differences(before, after) == {"a.c": (2, 3), "d": (None, 4)}
+
+
+def test_flatten_and_merge_are_inverse():
+    nested = {"inner": {"tau": 0.5, "names": ["a"]}, "steps": 3}
+    assert merge([Layer("x", flatten(nested))])[0] == nested
+
+
+def test_settings_are_described_by_their_docstrings():
+    described = {setting.key: setting for setting in describe(Outer)}
+    assert described["inner.tau"].text == "τ of the tests."
+    assert described["inner.tau"].default == 0.95
+    assert described["steps"].text == "How long.\n\nA second paragraph."
+    assert list(described) == ["inner.tau", "inner.kind", "inner.names", "inner.maybe", "steps", "on"]
+
+
+def test_a_range_shows_its_open_and_closed_ends():
+    assert str(Range(0, 1, above=True)) == "in (0, 1]"
+    assert str(Range(2)) == "at least 2"
+    assert 0 not in Range(0, 1, above=True)
+    assert 1 in Range(0, 1)
+
+
+def test_annotated_types_keep_their_range_inside_a_section():
+    @dataclass(frozen=True, kw_only=True)
+    class Local(Settings):
+        ratio: Annotated[float, Range(1)] = 1.0
+
+    with pytest.raises(ConfigError, match="ratio must be at least 1, got 0.5"):
+        Local(ratio=0.5)

@@ -1,0 +1,117 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial.distance import jensenshannon
+
+from aggmatch.functional import (
+    PseudoLabels,
+    consensus_confidence,
+    entropy,
+    jensen_shannon,
+    score_pseudo_labels,
+    sharpen,
+    soft_cross_entropy,
+)
+
+
+def random_probs(*shape: int, seed: int = 0, scale: float = 3.0) -> torch.Tensor:
+    return torch.softmax(scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), -1)
+
+
+def test_sharpening_with_one_half_squares_and_renormalises():
+    probs = torch.tensor([[0.6, 0.3, 0.1]])
+    squares = torch.tensor([[0.36, 0.09, 0.01]])
+    torch.testing.assert_close(sharpen(probs, 0.5), squares / 0.46)
+
+
+def test_sharpening_with_temperature_one_changes_nothing():
+    probs = random_probs(5, 7)
+    torch.testing.assert_close(sharpen(probs, 1.0), probs)
+
+
+def test_sharpening_keeps_zero_at_zero_and_survives_a_tiny_temperature():
+    probs = torch.tensor([[0.0, 0.4, 0.6], [0.0, 0.0, 1.0]])
+    result = sharpen(probs, 1e-3)
+    torch.testing.assert_close(result, torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]))
+
+
+@given(st.floats(0.05, 1.0), st.integers(0, 1000))
+def test_sharpening_keeps_the_order_and_never_flattens(temperature, seed):
+    probs = random_probs(4, 6, seed=seed)
+    sharp = sharpen(probs, temperature)
+    assert torch.equal(sharp.argmax(-1), probs.argmax(-1))
+    assert (entropy(sharp) <= entropy(probs) + 1e-5).all()
+    torch.testing.assert_close(sharp.sum(-1), torch.ones(4))
+
+
+def test_soft_cross_entropy_of_a_hand_computed_case():
+    logits = torch.log(torch.tensor([[0.5, 0.25, 0.25]]))
+    target = torch.tensor([[0.5, 0.5, 0.0]])
+    expected = -0.5 * math.log(0.5) - 0.5 * math.log(0.25)
+    torch.testing.assert_close(soft_cross_entropy(target, logits), torch.tensor([expected]))
+
+
+def test_soft_cross_entropy_with_one_hot_targets_is_the_usual_one():
+    logits, target = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
+    one_hot = torch.nn.functional.one_hot(target, 4).float()
+    expected = torch.nn.functional.cross_entropy(logits, target, reduction="none")
+    torch.testing.assert_close(soft_cross_entropy(one_hot, logits), expected)
+
+
+def test_soft_cross_entropy_sends_no_gradient_to_its_target():
+    target = torch.full((2, 3), 1 / 3, requires_grad=True)
+    logits = torch.zeros(2, 3, requires_grad=True)
+    soft_cross_entropy(target, logits + torch.tensor([1.0, 0.0, 0.0])).sum().backward()
+    assert target.grad is None
+    assert logits.grad is not None
+    assert logits.grad.abs().sum() > 0
+
+
+def test_jensen_shannon_agrees_with_scipy():
+    left, right = random_probs(20, 5, seed=1), random_probs(20, 5, seed=2)
+    expected = torch.tensor([jensenshannon(p, q) ** 2 for p, q in zip(left.double(), right.double(), strict=True)])
+    torch.testing.assert_close(jensen_shannon(left, right).double(), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_jensen_shannon_of_opposite_certainties_is_log_two_and_of_equals_zero():
+    one, other = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    assert jensen_shannon(one, other).item() == pytest.approx(math.log(2))
+    assert jensen_shannon(one, one).item() == 0
+
+
+@given(st.integers(0, 1000), st.floats(0.1, 20))
+def test_jensen_shannon_is_symmetric_and_bounded(seed, scale):
+    left, right = random_probs(3, 4, seed=seed, scale=scale), random_probs(3, 4, seed=seed + 1, scale=scale)
+    js = jensen_shannon(left, right)
+    torch.testing.assert_close(js, jensen_shannon(right, left))
+    assert ((js >= 0) & (js <= math.log(2))).all()
+
+
+@pytest.mark.parametrize(
+    ("votes", "confidence"),
+    [([1.0, 0.0, 0.0], 1.0), ([0.5, 0.5, 0.0], 0.5), ([0.25, 0.75, 0.0], 0.25**0.25 * 0.75**0.75), ([1 / 3] * 3, 1 / 3)],
+)
+def test_confidence_is_the_exponential_of_the_negative_vote_entropy(votes, confidence):
+    assert consensus_confidence(torch.tensor([votes])).item() == pytest.approx(confidence)
+
+
+def test_scores_of_pseudo_labels_in_a_hand_computed_case():
+    target, truth = torch.tensor([0, 1, 2, 2]), torch.tensor([0, 1, 1, 2])
+    scores = score_pseudo_labels(PseudoLabels(target, torch.tensor([1.0, 0.5, 0.5, 0.0])), truth)
+    assert scores.precision.item() == pytest.approx(1.5 / 2)
+    assert scores.recall.item() == pytest.approx(1.5 / 4)
+    assert scores.coverage.item() == pytest.approx(2 / 4)
+
+
+def test_scores_leave_out_images_of_unknown_truth():
+    pseudo = PseudoLabels(torch.tensor([0, 1]), torch.tensor([1.0, 1.0]))
+    scores = score_pseudo_labels(pseudo, torch.tensor([0, -1]))
+    assert (scores.precision.item(), scores.recall.item(), scores.coverage.item()) == (1, 1, 1)
+
+
+def test_scores_with_nothing_kept_are_zero_not_nan():
+    scores = score_pseudo_labels(PseudoLabels(torch.tensor([0]), torch.tensor([0.0])), torch.tensor([0]))
+    assert (scores.precision.item(), scores.recall.item(), scores.coverage.item()) == (0, 0, 0)
