@@ -129,7 +129,9 @@ def test_an_empty_subset_neither_votes_nor_enters_the_mean():
     memory.filled[1] = False
     kept = Memory(memory.feature[[0, 2]], memory.probs[[0, 2]], memory.filled[[0, 2]])
     for with_empty, without in zip(
-        aggregate(feature, probs, memory, temperature=0.1), aggregate(feature, probs, kept, temperature=0.1), strict=True
+        aggregate(feature, probs, memory, temperature=0.1),
+        aggregate(feature, probs, kept, temperature=0.1),
+        strict=True,
     ):
         torch.testing.assert_close(with_empty, without)
 

@@ -326,6 +326,11 @@ def test_the_weak_view_is_a_crop_of_the_reflect_padded_image(side, shift, pixels
     assert {view.numpy().tobytes() for view in views} == candidates
 
 
+def test_a_shift_by_the_whole_side_stops_where_reflection_ends():
+    down_N, right_N, _ = Augmenter(ViewSettings(shift=1), mirror=True).draw_shift(2000, 8, seeded())
+    assert set(down_N.tolist()) == set(right_N.tolist()) == set(range(-7, 8))
+
+
 def test_a_shift_moves_the_contents_down_and_right_before_mirroring():
     image = torch.arange(9, dtype=torch.uint8).view(1, 1, 3, 3)
     down, right = torch.tensor([1]), torch.tensor([0])

@@ -92,7 +92,12 @@ def test_jensen_shannon_is_symmetric_and_bounded(seed, scale):
 
 @pytest.mark.parametrize(
     ("votes", "confidence"),
-    [([1.0, 0.0, 0.0], 1.0), ([0.5, 0.5, 0.0], 0.5), ([0.25, 0.75, 0.0], 0.25**0.25 * 0.75**0.75), ([1 / 3] * 3, 1 / 3)],
+    [
+        ([1.0, 0.0, 0.0], 1.0),
+        ([0.5, 0.5, 0.0], 0.5),
+        ([0.25, 0.75, 0.0], 0.25**0.25 * 0.75**0.75),
+        ([1 / 3] * 3, 1 / 3),
+    ],
 )
 def test_confidence_is_the_exponential_of_the_negative_vote_entropy(votes, confidence):
     assert consensus_confidence(torch.tensor([votes])).item() == pytest.approx(confidence)

@@ -68,7 +68,7 @@ def test_rejected_candidates_leave_no_trace():
 @given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=9), max_size=6), st.integers(1, 5))
 def test_every_ring_behaves_like_a_deque(batches, slots):
     queue = ClassBalancedQueue(rings=3, slots=slots, features=2, classes=3)
-    model = [deque(maxlen=slots) for _ in range(3)]
+    model: list[deque[int]] = [deque(maxlen=slots) for _ in range(3)]
     source = 0
     for batch in batches:
         if not batch:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aggmatch.functional import consensus_confidence, jensen_shannon
+from aggmatch.functional import consensus_confidence, jensen_shannon, one_hot
 
 ClassTerm = Literal["divergence", "distance", "none"]
 
@@ -40,7 +40,13 @@ class Aggregate(NamedTuple):
 
 
 def similarity(
-    feature_BD: Tensor, probs_BY: Tensor, memory: Memory, *, feature_term: bool, class_term: ClassTerm, class_weight: float
+    feature_BD: Tensor,
+    probs_BY: Tensor,
+    memory: Memory,
+    *,
+    feature_term: bool,
+    class_term: ClassTerm,
+    class_weight: float,
 ) -> Tensor:
     """Similarity of every query to every slot, (B, M, S).
 
@@ -94,7 +100,7 @@ def aggregate(
 
     voters = voter_M.sum()
     voter_M1 = voter_M[:, None].float()
-    ballot_BMY = F.one_hot(hypothesis_BMY.argmax(-1), probs_BY.shape[-1])
+    ballot_BMY = one_hot(hypothesis_BMY.argmax(-1), probs_BY.shape[-1])
     mean_BY = (hypothesis_BMY * voter_M1).sum(1) / voters.clamp(min=1)
     vote_BY = (ballot_BMY * voter_M1).sum(1) / voters.clamp(min=1)
     return Aggregate(

@@ -7,9 +7,8 @@ parameters for the images whose operation lies elsewhere:
 - table: one lookup table per image and channel, one gather;
 - blend: out = degenerate + factor · (image − degenerate), with one degenerate image and one factor per image.
 
-Drawing parameters is kept apart from applying them. Shapes never depend on values and nothing is read on the host, so
-a view can be captured in a CUDA graph (register the generator with the graph, and call the view once beforehand).
-Pixels equal those of Pillow's own operators.
+Pixels equal those of Pillow's own operators. Drawing parameters is kept apart from applying them. Shapes never depend
+on values and nothing is read on the host: a view can be captured in a CUDA graph, with the generator registered there.
 
 Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), P = H · W pixels, V = 256 grey values,
 R rounds, K operations in the pool.
@@ -62,8 +61,7 @@ OPERATIONS: dict[str, Operation] = {
     "shear_x": Operation("geometric", discrete=(0, 0.3), continuous=(0, 0.3)),
     "shear_y": Operation("geometric", discrete=(0, 0.3), continuous=(0, 0.3)),
     "solarize": Operation("table", discrete=(256, 0), continuous=(0, 256)),
-    # L pixels of CIFAR's 32, as a share of any side.
-    "translate_x": Operation("geometric", discrete=(0, 10 / 32), continuous=(0, 0.3)),
+    "translate_x": Operation("geometric", discrete=(0, 10 / 32), continuous=(0, 0.3)),  # L pixels of CIFAR's 32
     "translate_y": Operation("geometric", discrete=(0, 10 / 32), continuous=(0, 0.3)),
 }
 INDEX = {name: index for index, name in enumerate(OPERATIONS)}
@@ -113,7 +111,7 @@ def pick(images: Tensor, row: Tensor, column: Tensor) -> Tensor:
 
 
 def shift_and_mirror(images: Tensor, down_N: Tensor, right_N: Tensor, mirrored_N: Tensor) -> Tensor:
-    """Move the contents of every image by whole pixels, reflecting what lacks, then mirror some left to right.
+    """Move the contents of every image by whole pixels, fill in by reflection, then mirror some left to right.
 
     images: (N, C, H, W); down_N, right_N: integers below the side; mirrored_N: bool. Returns (N, C, H, W).
     """
@@ -130,18 +128,20 @@ def shift_and_mirror(images: Tensor, down_N: Tensor, right_N: Tensor, mirrored_N
 
 
 def inverse_affine(op_N: Tensor, magnitude_N: Tensor, side: int) -> Tensor:
-    """Matrices from output to input coordinates: rotation about the centre, shear and translation from the corner.
+    """Matrices from output to input coordinates; the identity for operations that are not geometric.
 
-    x_in = cos θ · x + (shear_x − sin θ) · y + translate_x · side + …, and likewise for y; θ turns counter-clockwise.
-    Returns (N, 2, 3), float64 as in Pillow: a last bit decides between two pixels.
+    rotate, by θ counter-clockwise about c = side / 2:
+        x_in − c = cos θ · (x − c) − sin θ · (y − c),   y_in − c = sin θ · (x − c) + cos θ · (y − c)
+    shear_x: x_in = x + m · y;   translate_x: x_in = x + m · side;   and likewise for y
+
+    Returns (N, 2, 3), float64 as in Pillow, so that both round to the same fixed point.
     """
     magnitude_N = magnitude_N.double()
     rotate, shear_x, shear_y, translate_x, translate_y = (
         torch.where(op_N == INDEX[name], magnitude_N, 0)
         for name in ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
     )
-    cos, sin = rotate.deg2rad().cos(), rotate.deg2rad().sin()
-    centre = side / 2
+    cos, sin, centre = rotate.deg2rad().cos(), rotate.deg2rad().sin(), side / 2
     x_N3 = torch.stack((cos, shear_x - sin, translate_x * side + centre * (1 - cos + sin)), dim=1)
     y_N3 = torch.stack((shear_y + sin, cos, translate_y * side + centre * (1 - cos - sin)), dim=1)
     return torch.stack((x_N3, y_N3), dim=1)
@@ -224,7 +224,7 @@ def tone_tables(grey_NCP: Tensor, op_N: Tensor, magnitude_N: Tensor) -> Tensor:
 
 
 def blend(images: Tensor, op_N: Tensor, magnitude_N: Tensor) -> Tensor:
-    """Brightness, color, contrast and sharpness: away from (factor < 1) or beyond (> 1) a degenerate image.
+    """Brightness, color, contrast and sharpness: towards (factor < 1) or away from (> 1) a degenerate image.
 
     out = degenerate + factor · (image − degenerate), clipped and truncated;  factor 1 for all other operations
     degenerate: black; luminance of the pixel; mean luminance of the image; smoothed image
@@ -357,11 +357,11 @@ class Augmenter:
 
     def draw_square(self, count: int, side: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Top, left and side of squares whose centres are uniform over the image; whole numbers, each (N,)."""
-        centre_N, middle_N, share_N = uniform((3, count), generator)
+        down_N, right_N, share_N = uniform((3, count), generator)
         if self.discrete:
             share_N = torch.ones_like(share_N)
         side_N = (share_N * (self.settings.cutout * side)).round()
-        top_N, left_N = ((place * side - side_N / 2 + 0.5).floor() for place in (centre_N, middle_N))
+        top_N, left_N = ((centre * side - side_N / 2 + 0.5).floor() for centre in (down_N, right_N))
         return top_N, left_N, side_N
 
     def _pool(self, device: torch.device) -> Tensor:

@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Nothing heavy is imported before a command needs it."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from aggmatch.config import Layer, read_assignment, read_file
 from aggmatch.errors import AggMatchError, unknown
 
 if TYPE_CHECKING:
+    from aggmatch.tables import Table
     from aggmatch.training.loop import Run
 
 app = typer.Typer(
@@ -30,12 +32,16 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")
 
 @app.command()
 def train(
-    data: Annotated[str | None, typer.Argument(help="Data set: see `aggmatch list data`.", show_default="digits")] = None,
+    data: Annotated[
+        str | None, typer.Argument(help="Data set: see `aggmatch list data`.", show_default="digits")
+    ] = None,
     method: Annotated[str | None, typer.Option(help="See `aggmatch list methods`.", show_default="aggmatch")] = None,
     labels: Annotated[int | None, typer.Option(help="Labelled images in all, equal per class.")] = None,
     fold: Annotated[int | None, typer.Option(help="Which draw of the labelled images.", show_default="0")] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run.", show_default="runs/DATA-LABELS-METHOD-foldN")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run.", show_default="runs/DATA-LABELS-METHOD-foldN")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file or a run's config.json.")] = None,
     set_: Set = None,
     split: Annotated[Path | None, typer.Option(help="Reuse the labelled images of a split.json.")] = None,
@@ -72,7 +78,11 @@ def train(
     if resume and not folder.holds_run:
         raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one without --resume.")
     with folder.locked():
-        run = loop.resume(out, layers, download=download) if resume else loop.start(resolve(layers), out, download=download)
+        run = (
+            loop.resume(out, layers, download=download)
+            if resume
+            else loop.start(resolve(layers), out, download=download)
+        )
         follow_run(run, quiet=quiet)
     if not quiet:
         print_summary(run)
@@ -99,7 +109,9 @@ def follow_run(run: "Run", *, quiet: bool, title: str = "") -> None:
             quiet=quiet,
         )
     except Stopped as stop:
-        stderr.print(f"Stopped and saved at step {stop.step}. Continue: aggmatch train --resume --out {run.folder.path}")
+        stderr.print(
+            f"Stopped and saved at step {stop.step}. Continue: aggmatch train --resume --out {run.folder.path}"
+        )
         raise typer.Exit(128 + stop.signal_number) from None
 
 
@@ -110,7 +122,8 @@ def print_summary(run: "Run") -> None:
     summary = run.folder.read_json(run.folder.summary)
     stdout.print(
         f"{summary['method']} on {summary['data']}, {summary['labels']} labels, fold {summary['fold']}, "
-        f"{summary['steps']} steps: {summary['accuracy']:.2f} % test accuracy ({summary['network']} network, last step; "
+        f"{summary['steps']} steps: {summary['accuracy']:.2f} % test accuracy "
+        f"({summary['network']} network, last step; "
         f"median of the last evaluations {summary['accuracy_median_of_last_20']:.2f} %), {summary['seconds']:.0f} s.",
         highlight=False,
         soft_wrap=True,
@@ -134,8 +147,8 @@ def evaluate(
     changes = [Layer("the command line", {key: value}) for key, value in given.items() if value is not None]
     model = TrainedModel.load(run, changes)
     result = model.evaluate(model.data(download=download))
-    table = Table(["class", "accuracy %"], [[name, value] for name, value in zip(model.classes, result.class_accuracy)])
-    stdout.print(table.rich())
+    rows = list(zip(model.classes, result.class_accuracy, strict=True))
+    stdout.print(Table(["class", "accuracy %"], rows).rich())
     stdout.print(f"{result.accuracy:.2f} % of {len(result.labels)} test images.", highlight=False)
 
 
@@ -149,7 +162,7 @@ def list_(
     from aggmatch import listings
     from aggmatch.console import stdout
 
-    tables = {
+    tables: dict[str, Callable[[], Table]] = {
         "methods": listings.methods,
         "data": lambda: listings.data(data_dir or Path("data")),
         "recipes": listings.recipes,

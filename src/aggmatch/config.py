@@ -12,8 +12,7 @@ import textwrap
 import tomllib
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
@@ -88,17 +87,18 @@ class Settings:
 
 
 def plain(value: Any) -> Any:
+    """A value as JSON knows it."""
     if isinstance(value, Settings):
         return value.to_dict()
     return list(value) if isinstance(value, tuple) else value
 
 
 def is_section(kind: Any) -> bool:
+    """Whether a field's type is a section of its own."""
     return isinstance(kind, type) and issubclass(kind, Settings)
 
 
-@cache
-def field_types(section: type) -> dict[str, Any]:
+def field_types(section: type[Settings]) -> dict[str, Any]:
     """Field name → type, with `Annotated` kept."""
     hints = get_type_hints(section, include_extras=True)
     return {field.name: hints[field.name] for field in fields(section)}
@@ -198,6 +198,7 @@ def read_assignment(text: str) -> Layer:
 
 
 def parse_value(text: str) -> Any:
+    """A value from the command line: TOML, `none`, or else a text."""
     if text.lower() in ("none", "null"):
         return None
     try:
@@ -237,12 +238,11 @@ def describe(section: type[Settings], prefix: str = "") -> Iterator[Setting]:
         yield Setting(prefix + field.name, default, texts.get(field.name, ""))
 
 
-@cache
-def field_docstrings(section: type) -> dict[str, str]:
+def field_docstrings(section: type[Settings]) -> dict[str, str]:
     """Field name → the string literal that follows it in the class body, base classes included."""
     texts: dict[str, str] = {}
     for cls in reversed(section.__mro__):
-        if cls is object or not is_dataclass(cls):
+        if not issubclass(cls, Settings):
             continue
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
         assert isinstance(definition, ast.ClassDef)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,11 +41,11 @@ class Evaluation:
     def class_accuracy(self) -> list[float]:
         """Accuracy within each class in percent; 0 for a class without images."""
         confusion = self.confusion.double()
-        return (100 * confusion.diagonal() / confusion.sum(1).clamp(min=1)).tolist()  # type: ignore[no-any-return]
+        return (100 * confusion.diagonal() / confusion.sum(1).clamp(min=1)).tolist()
 
 
 @torch.no_grad()
-def evaluate(method: Method, network: Network, images: Images, batch: int = 1000) -> Evaluation:
+def evaluate(method: Method[Any], network: Network, images: Images, batch: int = 1000) -> Evaluation:
     """Predict every image with running BatchNorm statistics, through the method's own rule."""
     device = next(network.parameters()).device
     training = network.training
@@ -54,7 +55,7 @@ def evaluate(method: Method, network: Network, images: Images, batch: int = 1000
     return Evaluation(torch.cat(probs).cpu(), images.labels)
 
 
-def accuracies(method: Method, average: Network, online: Network, test: Images) -> Iterator[tuple[str, float]]:
+def accuracies(method: Method[Any], average: Network, online: Network, test: Images) -> Iterator[tuple[str, float]]:
     """Test accuracy in percent of both networks, under the names of the log."""
     yield "accuracy_average", evaluate(method, average, test).accuracy
     yield "accuracy_online", evaluate(method, online, test).accuracy

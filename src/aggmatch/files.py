@@ -1,7 +1,6 @@
 """Writing files so that nothing is ever half there."""
 
 import os
-import tempfile
 from pathlib import Path
 
 from aggmatch.errors import AggMatchError
@@ -9,15 +8,16 @@ from aggmatch.errors import AggMatchError
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Make `path` hold `data`, or leave what was there: a reader sees the old file or the new one, never a part."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
+        try:
+            with part.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+            part.replace(path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise AggMatchError(f"Cannot write {path}: {error.strerror}. What was there before is unchanged.") from error

@@ -11,6 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+def one_hot(index: Tensor, classes: int) -> Tensor:
+    """Bool, True at the index: (...) → (..., Y). Unlike torch's own it never reads values on the host to check them."""
+    return index[..., None] == torch.arange(classes, device=index.device)
+
+
 def sharpen(probs_BY: Tensor, temperature: float) -> Tensor:
     """Raise probabilities to 1/T and renormalise; T → 0 tends to one-hot.
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from aggmatch.config import Layer, flatten
 from aggmatch.data import DataSet, load
@@ -20,7 +21,7 @@ class TrainedModel:
     """The network that a run saved, with the method that knows how to predict with it."""
 
     network: Network
-    method: Method
+    method: Method[Any]
     classes: tuple[str, ...]
     settings: RunSettings
 

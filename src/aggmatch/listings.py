@@ -21,14 +21,34 @@ def methods() -> Table:
 
 
 def data(data_dir: Path) -> Table:
-    """Data sets, and whether their files are there."""
-    return Table(["data set", "what it is", "classes", "files"], [])
+    """Data sets, and whether their files are in a folder."""
+    rows = []
+    for source in SOURCES.values():
+        channels, height, width = source.shape
+        images = f"{source.train_size:,} + {source.test_size:,} of {height}×{width}×{channels}"
+        megabytes = sum(archive.size for archive in source.archives) / 1e6
+        missing = f"missing in {data_dir}; --download fetches {megabytes:.0f} MB"
+        there = "come with the package" if not source.archives else f"in {data_dir}"
+        rows.append(
+            [
+                source.name,
+                source.description,
+                len(source.classes),
+                images,
+                there if source.present(data_dir) else missing,
+            ]
+        )
+    return Table(["data set", "what it is", "classes", "training + test images", "files"], rows)
 
 
 def recipes() -> Table:
     """Defaults of data sets and of methods on them."""
     tables = {(name, ""): values for name, values in DATA.items()} | METHOD
-    rows = [[data, method or "all", f"{key} = {value}"] for (data, method), values in tables.items() for key, value in values.items()]
+    rows = [
+        [data, method or "all", f"{key} = {value}"]
+        for (data, method), values in tables.items()
+        for key, value in values.items()
+    ]
     return Table(["data set", "method", "setting"], rows)
 
 
@@ -36,5 +56,7 @@ def settings(method: str) -> Table:
     """Every setting of a run with its default and meaning; recipes override defaults."""
     sections = [field.name for field in fields(RunSettings) if field.name not in ("method", "method_name")]
     described = [setting for setting in describe(RunSettings) if setting.key.split(".")[0] in sections]
-    described += describe(load_method(method).Config, "method.")
-    return Table(["setting", "default", "meaning"], [[s.key, str(s.default), " ".join(s.text.split())] for s in described])
+    described += describe(load_method(method).config_type, "method.")
+    return Table(
+        ["setting", "default", "meaning"], [[s.key, str(s.default), " ".join(s.text.split())] for s in described]
+    )

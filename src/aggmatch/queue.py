@@ -1,19 +1,21 @@
 """The class-balanced, confidence-aware queue of AggMatch (Sec. IV-C), one ring of slots per class.
 
 Shape suffixes: B candidates, R rings (the classes), L slots of a ring, Q = R·L slots, D features, Y classes, M subsets,
-S slots of a subset. All shapes are static and nothing is read back to the host, so a step can be captured in a CUDA graph.
+S slots of a subset. All shapes are static and nothing is read back to the host, so a step can be captured in a graph.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aggmatch.functional import one_hot
+
 
 class ClassBalancedQueue(nn.Module):
     """`rings` rings of `slots` slots; each slot holds a unit feature, a class distribution and where it came from.
 
     Everything is a persistent buffer: a checkpoint of the module is a checkpoint of the queue. Row Q is a spare slot:
-    rejected candidates are written there, which costs less than a data-dependent shape, and nothing ever reads it as filled.
+    rejected candidates are written there, which costs less than a data-dependent shape, and nothing reads it as filled.
     """
 
     feature: Tensor  # (Q+1, D), unit length
@@ -41,7 +43,7 @@ class ClassBalancedQueue(nn.Module):
 
         Where a ring gets more than L candidates at once, the newest L stay.
         """
-        wanted_BR = F.one_hot(ring_B, self.rings) * accept_B[:, None]
+        wanted_BR = (one_hot(ring_B, self.rings) & accept_B[:, None]).long()
         count_R = wanted_BR.sum(0)
         rank_B = (wanted_BR.cumsum(0) - 1).gather(1, ring_B[:, None]).squeeze(1)
         keep_B = accept_B & (rank_B >= count_R[ring_B] - self.slots)
@@ -67,7 +69,7 @@ class ClassBalancedQueue(nn.Module):
         filled_RL = torch.arange(self.slots, device=device) < self.fill[:, None]
         order_RL = key_RL.masked_fill(~filled_RL, 2.0).argsort(1)  # filled slots first, in random order
         slot_RL = order_RL + torch.arange(self.rings, device=device)[:, None] * self.slots
-        slot_RL = torch.where(filled_RL, slot_RL, self.rings * self.slots)  # after sorting, the first `fill` places count
+        slot_RL = torch.where(filled_RL, slot_RL, self.rings * self.slots)  # sorted, the first `fill` count
         hand = -(-self.slots // subsets)  # slots of one ring in one subset
         slot_RL = F.pad(slot_RL, (0, hand * subsets - self.slots), value=self.rings * self.slots)
         slot_MS = slot_RL.view(self.rings, hand, subsets).permute(2, 0, 1).reshape(subsets, self.rings * hand)

@@ -1,7 +1,7 @@
 """Defaults of data sets and methods: what the papers use, as data.
 
-A recipe is a table of dotted settings. That of a data set comes first, that of a method on it second; a configuration file
-and `--set` override both. Everything not named here has the default of its field.
+A recipe is a table of dotted settings. That of a data set comes first, that of a method on it second; a configuration
+file and `--set` override both. Everything not named here has the default of its field.
 """
 
 from typing import Any

@@ -40,7 +40,9 @@ class Table:
 
     def json(self) -> str:
         """A list of objects."""
-        return json.dumps([dict(zip(self.columns, row, strict=True)) for row in self.rows], indent=2, ensure_ascii=False)
+        return json.dumps(
+            [dict(zip(self.columns, row, strict=True)) for row in self.rows], indent=2, ensure_ascii=False
+        )
 
     def markdown(self) -> str:
         """A Markdown table."""

@@ -12,9 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from aggmatch.data import DataSet, Images
 from aggmatch.data.cifar import CIFAR10_ARCHIVE, CIFAR100_ARCHIVE
+
+# A busy machine is no bug.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 Pickler: Any = pickle._Pickler  # the pure Python one, whose dispatch can be changed
 
@@ -82,7 +87,7 @@ def unpack(folder: Path, members: Mapping[str, bytes]) -> None:
 def pack(path: Path, members: Mapping[str, bytes]) -> None:
     with tarfile.open(path, "w:gz") as tar:
         # The official archive's order is not the natural one either.
-        for name, content in reversed(members.items()):
+        for name, content in reversed(list(members.items())):
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
@@ -118,7 +123,7 @@ def small_data(labels: list[int], classes: int = 3, **changes: Any) -> DataSet:
     names = tuple("abcdefghijklmnopqrstuvwxyz"[:classes])
     train = Images(torch.zeros(len(labels), 1, 2, 2, dtype=torch.uint8), torch.tensor(labels, dtype=torch.int64))
     test = Images(torch.zeros(1, 1, 2, 2, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
-    values = {"name": "small", "train": train, "test": test, "classes": names, "mirror": False}
+    values: dict[str, Any] = {"name": "small", "train": train, "test": test, "classes": names, "mirror": False}
     return DataSet(**(values | changes))
 
 

@@ -52,6 +52,14 @@ def test_cifar100_is_read_from_its_archive(tmp_path, pack, cifar100_batches, pyt
     assert_same(load("cifar100", tmp_path).test, expected(cifar100_batches["cifar-100-python/test"], key="fine_labels"))
 
 
+def test_the_order_of_an_array_in_memory_does_not_matter(put_cifar10, cifar10_batches):
+    *_, last = cifar10_batches.values()
+    last["data"] = np.asfortranarray(last["data"])
+    images = load("cifar10", put_cifar10(cifar10_batches)).test
+    assert_same(images, expected(last))
+    assert images.pixels.is_contiguous()
+
+
 def test_the_pixels_can_be_written_to(put_cifar10, cifar10_batches):
     pixels = load("cifar10", put_cifar10(cifar10_batches)).test.pixels
     assert torch.equal(pixels.fill_(7), torch.full_like(pixels, 7))
@@ -79,7 +87,10 @@ def refusal(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"data": np.zeros((4, 3071), np.uint8)}, "uint8 of shape (4, 3071) instead of uint8 pixels of shape (N, 3072)"),
+        (
+            {"data": np.zeros((4, 3071), np.uint8)},
+            "uint8 of shape (4, 3071) instead of uint8 pixels of shape (N, 3072)",
+        ),
         ({"data": np.zeros((4, 3072), np.float32)}, "float32 of shape (4, 3072)"),
         ({"data": np.zeros(3072, np.uint8)}, "uint8 of shape (3072,)"),
         ({"data": [1, 2]}, "holds list instead of"),
@@ -156,7 +167,7 @@ def test_a_malicious_batch_is_refused_and_nothing_runs(tmp_path, pack, cifar10_b
 
 
 @given(cut=st.integers(1, 6000), garbage=st.binary(max_size=8))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_garbage_in_a_batch_is_one_sentence_whatever_it_is(
     tmp_path, unpack, cifar10_batches, python2_pickle, cut, garbage
 ):

@@ -1,6 +1,8 @@
 import hashlib
 import io
+import socket
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,10 +109,11 @@ def test_a_server_without_the_file_is_quoted(loopback, archive, tmp_path):
     assert files(tmp_path) == []
 
 
-def test_a_server_that_is_not_there_is_one_sentence(archive, loopback, tmp_path):
-    loopback.socket.close()
-    message = refusal(archive, tmp_path)
-    assert "Connection refused. Run it again" in message
+def test_a_server_that_is_not_there_is_one_sentence(archive, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/file"
+    message = refusal(replace(archive, url=url), tmp_path)
+    assert message == f"Cannot fetch {url}: Connection refused. Run it again to go on where it stopped."
 
 
 def test_a_server_that_falls_silent_is_given_up(loopback, archive, tmp_path, monkeypatch):

@@ -70,5 +70,5 @@ def test_a_truncated_file_is_damaged(folder, share):
 
 def test_a_file_that_is_not_a_mat_file_is_damaged(folder):
     (folder / "train_32x32.mat").write_bytes(b"<html>" * 100)
-    with pytest.raises(AggMatchError, match="train_32x32.mat is damaged"):
+    with pytest.raises(AggMatchError, match=r"train_32x32\.mat is damaged"):
         load("svhn", folder)

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -16,14 +18,15 @@ def counted_by_hand(depth: int, width: int, classes: int) -> int:
     w = [16, 16 * width, 32 * width, 64 * width]
     blocks = (depth - 4) // 6
     total = 27 * w[0] + 2 * w[3] + w[3] * classes + classes
-    for inputs, outputs in zip(w, w[1:], strict=False):
+    for inputs, outputs in pairwise(w):
         total += 9 * inputs * outputs + (2 * blocks - 1) * 9 * outputs * outputs + inputs * outputs
         total += 2 * inputs + (2 * blocks - 1) * 2 * outputs
     return total
 
 
 @pytest.mark.parametrize(
-    ("depth", "width", "classes", "millions"), [(28, 2, 10, 1.47), (28, 8, 100, 23.4), (16, 4, 10, 2.75), (10, 1, 3, 0.077)]
+    ("depth", "width", "classes", "millions"),
+    [(28, 2, 10, 1.47), (28, 8, 100, 23.4), (16, 4, 10, 2.75), (10, 1, 3, 0.077)],
 )
 def test_wide_residual_networks_have_the_published_number_of_parameters(depth, width, classes, millions):
     network = build_network(f"wrn-{depth}-{width}", channels=3, classes=classes)
@@ -58,7 +61,9 @@ def test_a_block_feeds_the_activated_input_to_its_residual_branch(activate_short
 
 
 def test_only_the_very_first_block_activates_its_shortcut():
-    blocks = [module for module in build_network("wrn-16-1", channels=3, classes=2).modules() if isinstance(module, Block)]
+    blocks = [
+        module for module in build_network("wrn-16-1", channels=3, classes=2).modules() if isinstance(module, Block)
+    ]
     assert [block.activate_shortcut for block in blocks] == [True] + [False] * 5
 
 
@@ -70,6 +75,7 @@ def test_weights_start_as_in_fixmatch():
     weight = network.classifier.weight
     assert weight.std().item() == pytest.approx((2 / (128 + 10)) ** 0.5, rel=0.1)
     norm = network.get_submodule("backbone.norm")
+    assert isinstance(norm, torch.nn.BatchNorm2d)
     assert (norm.eps, norm.momentum) == (1e-3, 1e-3)
 
 

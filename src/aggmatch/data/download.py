@@ -114,9 +114,8 @@ def _chunks(response: HTTPResponse, url: str) -> Iterator[bytes]:
 
 def _broken(url: str, why: object) -> AggMatchError:
     reason = why.reason if isinstance(why, URLError) else why
-    return AggMatchError(
-        f"Cannot fetch {url}: {str(reason) or type(reason).__name__}. Run it again to go on where it stopped."
-    )
+    text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+    return AggMatchError(f"Cannot fetch {url}: {text}. Run it again to go on where it stopped.")
 
 
 @contextmanager

@@ -1,10 +1,8 @@
 """Which training images come with a label, and with which one."""
 
 import json
-import os
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as shorten
@@ -20,6 +18,7 @@ from aggmatch.data.images import UNKNOWN, DataSet
 from aggmatch.data.noise import asymmetric, class_numbers, parse_map, symmetric
 from aggmatch.data.randomness import Use, bits, shuffled
 from aggmatch.errors import AggMatchError
+from aggmatch.files import write_atomically
 
 Imbalance = Annotated[float, Range(1)]
 FORMAT = 1
@@ -98,15 +97,7 @@ class Split:
             "labels": self.labels.tolist(),
             "unlabeled": "all" if everything else self.unlabeled.tolist(),
         }
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-        try:
-            temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
-            temporary.replace(path)
-        except OSError as error:
-            raise AggMatchError(f"Cannot write the split to {path}: {error.strerror}.") from None
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
+        write_atomically(path, (json.dumps(content) + "\n").encode())
 
     @classmethod
     def read(cls, path: Path, data: DataSet) -> Self:

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from typing import Any
 
 from aggmatch.errors import AggMatchError, unknown
 from aggmatch.methods._base import Batch, Method, Problem, StepResult, Views, forward_together
@@ -14,7 +15,7 @@ def known_methods() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
-def load_method(name: str) -> type[Method]:
+def load_method(name: str) -> type[Method[Any]]:
     """The class of a method by its name."""
     if ":" in name:
         return _load_foreign(name)
@@ -29,7 +30,7 @@ def load_method(name: str) -> type[Method]:
     return method
 
 
-def _load_foreign(name: str) -> type[Method]:
+def _load_foreign(name: str) -> type[Method[Any]]:
     module_name, _, class_name = name.partition(":")
     try:
         method = getattr(importlib.import_module(module_name), class_name)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -61,22 +61,28 @@ class StepResult:
     """Pseudo labels of the unlabelled batch, which the loop compares with the truth where that is known."""
 
 
-class Method(nn.Module):
+C = TypeVar("C", bound=Settings)
+
+
+class Method(nn.Module, Generic[C]):
     """A way to learn from labelled and unlabelled images.
 
-    A method is one file with a `Config` and a subclass of this; the file's name is its name on the command line. What it
-    remembers between steps (queues, running statistics) are persistent buffers, so checkpoints need no code of their own.
+    A method is one file with a `Config` and a subclass of this; the file's name is its name on the command line. What
+    it remembers between steps (queues, running statistics) are persistent buffers, so checkpoints need no code of it.
     """
 
-    Config: ClassVar[type[Settings]] = Settings
+    config_type: ClassVar[type[Settings]] = Settings
+    """Section `method` of the configuration."""
     reference: ClassVar[str] = ""
+    """The paper it is from."""
     average_statistics: ClassVar[Literal["copied", "own"]] = "copied"
     """BatchNorm statistics of the averaged network: those of the online one, or its own where the method runs it."""
 
     views: Views = Views()
 
-    def __init__(self, config: Settings, problem: Problem) -> None:
+    def __init__(self, config: C, problem: Problem) -> None:
         super().__init__()
+        self.config, self.problem = config, problem
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """The loss of one batch. No host reads: a step must be able to run as a captured graph."""
@@ -84,7 +90,7 @@ class Method(nn.Module):
 
     def predict(self, network: Network, images: Tensor) -> Tensor:
         """Class probabilities of uint8 images, (B, Y); the one path by which every method is evaluated."""
-        return network(images).logits.softmax(-1)
+        return network.forward(images).logits.softmax(-1)  # not by calling it: training's compilation would not fit
 
     def status(self) -> dict[str, Tensor]:
         """Further tensors for the log, asked for on log steps only."""
@@ -93,4 +99,4 @@ class Method(nn.Module):
 
 def forward_together(network: Network, *batches: Tensor) -> list[Output]:
     """One forward pass over several batches, so that BatchNorm sees them together."""
-    return network(torch.cat(batches)).split([len(batch) for batch in batches])  # type: ignore[no-any-return]
+    return network(torch.cat(batches)).split([len(batch) for batch in batches])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from aggmatch.aggregation import Aggregate, ClassTerm, Memory, aggregate
 from aggmatch.config import Count, Fraction, NonNegative, Positive, Settings
-from aggmatch.functional import PseudoLabels, sharpen, soft_cross_entropy
+from aggmatch.functional import PseudoLabels, one_hot, sharpen, soft_cross_entropy
 from aggmatch.methods._base import Batch, Method, Problem, StepResult, Views, forward_together
 from aggmatch.models import Network, Output
 from aggmatch.queue import ClassBalancedQueue
@@ -24,14 +24,14 @@ class Config(Settings):
     subsets: Count = 64
     """M: disjoint subsets of the queue whose consensus is the confidence."""
     threshold: Fraction = 0.95
-    """τ: least momentum prediction with which an unlabelled image enters the queue; with `confidence=off` also the least
-    refined probability with which a pseudo label is used."""
+    """τ: least momentum prediction with which an unlabelled image enters the queue; with `confidence=off` also the
+    least refined probability with which a pseudo label is used."""
     similarity_temperature: Positive = 0.05
     """τ_sim: temperature of the attention."""
     feature_term: bool = True
     """Whether the cosine of the features is part of the similarity."""
     class_term: ClassTerm = "divergence"
-    """Class part of the similarity: minus the Jensen-Shannon divergence, minus its square root (`distance`), or `none`."""
+    """Class part of the similarity: minus the Jensen-Shannon divergence, minus its root (`distance`), or `none`."""
     class_weight: NonNegative = 0.5
     """λ_sim: weight of the class part."""
     sharpening: Positive = 0.5
@@ -41,7 +41,7 @@ class Config(Settings):
     refine: bool = True
     """Whether pseudo labels are the aggregated ones; otherwise the network's own."""
     confidence: Literal["weighting", "thresholding", "off"] = "weighting"
-    """Use of the consensus: as a weight, as a mask (see `vote_entropy`), or not at all (FixMatch's mask by `threshold`)."""
+    """Use of the consensus: as a weight, as a mask by `vote_entropy`, or not at all (FixMatch's mask, `threshold`)."""
     vote_entropy: NonNegative = 1.0
     """τ_u: with `confidence=thresholding`, the largest entropy of the votes with which a pseudo label is used."""
     labeled_slots: Literal["prediction", "one_hot"] = "prediction"
@@ -52,17 +52,16 @@ class Config(Settings):
     """Whether every class has a ring of its own; otherwise one ring of as many slots in all."""
 
 
-class AggMatch(Method):
-    """Refines pseudo labels by attention over a class-balanced queue and weighs them by the consensus of its subsets."""
+class AggMatch(Method[Config]):
+    """Pseudo labels refined by attention over a class-balanced queue, weighed by the consensus of its subsets."""
 
-    Config = Config
+    config_type = Config
     reference = "Kim et al., AggMatch: Aggregating Pseudo Labels for Semi-Supervised Learning, 2022"
     views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
     average_statistics = "own"
 
     def __init__(self, config: Config, problem: Problem) -> None:
         super().__init__(config, problem)
-        self.config, self.classes = config, problem.classes
         rings = problem.classes if config.class_balanced else 1
         self.queue = ClassBalancedQueue(
             rings=rings,
@@ -93,22 +92,23 @@ class AggMatch(Method):
         return StepResult(loss, parts, PseudoLabels(target_BY.argmax(-1), weight_B))
 
     def remember(self, batch: Batch, average: Network, labeled: Output, weak: Output) -> None:
-        """Enqueue confident unlabelled images under their predicted class, then all labelled ones under their given one."""
+        """Enqueue confident unlabelled images under their predicted class, then all labelled ones under their own."""
         if self.config.momentum_encoder:
             weak, labeled = forward_together(average, batch.unlabeled[0], batch.labeled[0])
         weak_BY, labeled_BY = weak.logits.softmax(-1), labeled.logits.softmax(-1)
         confidence_B, predicted_B = weak_BY.max(-1)
         if self.config.labeled_slots == "one_hot":
-            labeled_BY = F.one_hot(batch.labels, self.classes).float()
+            labeled_BY = one_hot(batch.labels, self.problem.classes).float()
         class_B = torch.cat([predicted_B, batch.labels])
-        given_B = torch.cat([torch.zeros_like(predicted_B, dtype=torch.bool), torch.ones_like(batch.labels, dtype=torch.bool)])
+        confident_B = confidence_B >= self.config.threshold
+        always = torch.ones_like(batch.labels, dtype=torch.bool)
         self.queue.enqueue(
             torch.cat([weak.feature, labeled.feature]),
             torch.cat([weak_BY, labeled_BY]),
             ring_B=class_B if self.config.class_balanced else torch.zeros_like(class_B),
-            accept_B=torch.cat([confidence_B >= self.config.threshold, torch.ones_like(batch.labels, dtype=torch.bool)]),
+            accept_B=torch.cat([confident_B, always]),
             source_B=torch.cat([batch.unlabeled_index, batch.labeled_index]),
-            given_B=given_B,
+            given_B=torch.cat([torch.zeros_like(confident_B), always]),
         )
 
     def attend(self, feature_BD: Tensor, probs_BY: Tensor, generator: torch.Generator) -> Aggregate:

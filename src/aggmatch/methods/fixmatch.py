@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from aggmatch.config import Fraction, NonNegative, Settings
 from aggmatch.functional import PseudoLabels
-from aggmatch.methods._base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.methods._base import Batch, Method, StepResult, Views, forward_together
 from aggmatch.models import Network
 
 
@@ -20,16 +20,12 @@ class Config(Settings):
     """λ: weight of the unlabelled loss."""
 
 
-class FixMatch(Method):
+class FixMatch(Method[Config]):
     """Pseudo labels of weak views, where confident, are the targets of strong views."""
 
-    Config = Config
+    config_type = Config
     reference = "Sohn et al., FixMatch: Simplifying Semi-Supervised Learning with Consistency and Confidence, 2020"
     views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
-
-    def __init__(self, config: Config, problem: Problem) -> None:
-        super().__init__(config, problem)
-        self.config = config
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ τ] · CE(argmax p(α(u)), p(A(u)))."""

@@ -18,10 +18,10 @@ class Config(Settings):
     """View of the labelled images."""
 
 
-class Supervised(Method):
+class Supervised(Method[Config]):
     """Cross-entropy on the labelled images alone: the floor that every other method has to beat."""
 
-    Config = Config
+    config_type = Config
 
     def __init__(self, config: Config, problem: Problem) -> None:
         super().__init__(config, problem)

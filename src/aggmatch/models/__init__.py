@@ -35,4 +35,4 @@ def build_network(name: str, *, channels: int, classes: int) -> Network:
         backbone = SmallNet(channels, int(match[1] or 32))
     else:
         raise ConfigError("model.name", f"must be {FORMS}, got '{name}'")
-    return Network(backbone, int(backbone.features), classes, channels)  # type: ignore[arg-type]
+    return Network(backbone, int(backbone.features), classes, channels)

@@ -24,8 +24,8 @@ class Output(NamedTuple):
 class Network(nn.Module):
     """A backbone and a linear classifier behind the data set's normalisation.
 
-    Takes uint8 images (B, C, H, W) as they are stored: mean and deviation of the training images are buffers, so a saved
-    network needs nothing else to predict. Returns float32; on CUDA it computes in bf16 inside where `mixed` is set.
+    Takes uint8 images (B, C, H, W) as they are stored: mean and deviation of the training images are buffers, so a
+    saved network needs nothing else to predict. Returns float32; inside it computes in bf16 where `mixed` is set.
     """
 
     mean: Tensor  # (C, 1, 1), of pixels in [0, 1]
@@ -46,9 +46,14 @@ class Network(nn.Module):
     def normalize_by(self, pixels: Tensor) -> None:
         """Take mean and deviation from uint8 training images (N, C, H, W)."""
         # Chunks: the float copy of a large training set would be many times its size.
-        sums = sum(torch.stack([x.sum((0, 2, 3)), x.square().sum((0, 2, 3))]) for x in map(as_unit, pixels.split(4096)))
+        sum_C = torch.zeros(self.channels, dtype=torch.float64)
+        square_C = torch.zeros_like(sum_C)
+        for chunk in pixels.split(4096):
+            unit = chunk.cpu().double() / 255
+            sum_C += unit.sum((0, 2, 3))
+            square_C += unit.square().sum((0, 2, 3))
         count = pixels.numel() / self.channels
-        mean_C, square_C = sums / count
+        mean_C, square_C = sum_C / count, square_C / count
         deviation_C = (square_C - mean_C.square()).clamp(min=0).sqrt().clamp(min=1 / 255)  # a constant channel is kept
         self.mean.copy_(mean_C.view(-1, 1, 1))
         self.deviation.copy_(deviation_C.view(-1, 1, 1))
@@ -60,11 +65,6 @@ class Network(nn.Module):
             feature = self.backbone(x.contiguous(memory_format=torch.channels_last) if images.is_cuda else x)
             logits = self.classifier(feature)
         return Output(feature.float(), logits.float())
-
-
-def as_unit(pixels: Tensor) -> Tensor:
-    """Grey levels to [0, 1], in double precision."""
-    return pixels.double() / 255
 
 
 def parameter_count(network: nn.Module) -> int:

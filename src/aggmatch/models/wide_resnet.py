@@ -26,8 +26,8 @@ def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Con
 class Block(nn.Module):
     """Two 3×3 convolutions around a shortcut, each after BatchNorm and activation.
 
-    The residual branch always gets the activated input. The shortcut gets the raw one, but for the very first block of the
-    network (`activate_shortcut`).
+    The residual branch always gets the activated input. The shortcut gets the raw one, but for the very first block of
+    the network (`activate_shortcut`).
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, activate_shortcut: bool) -> None:

@@ -1,7 +1,8 @@
 """Checkpoints that survive a kill at any moment: written whole, checked by a digest, the last two kept.
 
-A checkpoint is one safetensors file whose name ends in a digest of its bytes (`step-00000400-5c106cde1f0a6b3d.safetensors`):
-one rename makes it appear, and a damaged one no longer fits its name. Nothing in it can run code.
+A checkpoint is one safetensors file whose name ends in a digest of its bytes, as in
+`step-00000400-5c106cde1f0a6b3d.safetensors`: one rename makes it appear, and a damaged one no longer fits its name.
+Nothing in it can run code.
 """
 
 import hashlib
@@ -86,11 +87,15 @@ def load_newest(folder: Path) -> Checkpoint | None:
         try:
             data = path.read_bytes()
         except OSError as error:
-            warnings.warn(f"Checkpoint {path} cannot be read ({error.strerror}); using the one before it.", stacklevel=2)
+            warnings.warn(
+                f"Checkpoint {path} cannot be read ({error.strerror}); using the one before it.", stacklevel=2
+            )
             continue
         if digest(data) == match[2]:
             return unpack(data)
         warnings.warn(f"Checkpoint {path} is damaged (its digest differs); using the one before it.", stacklevel=2)
     if paths:
-        raise AggMatchError(f"All {len(paths)} checkpoints in {folder} are damaged. Start a new run with another --out.")
+        raise AggMatchError(
+            f"All {len(paths)} checkpoints in {folder} are damaged. Start a new run with another --out."
+        )
     return None

@@ -26,6 +26,7 @@ from aggmatch.training.folder import MetricsFile, RunFolder, read_metrics
 from aggmatch.training.meters import NonFiniteError
 from aggmatch.training.settings import RunSettings, resolve
 from aggmatch.training.state import TrainState, choose_device
+from aggmatch.training.tracking import Tracker
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the run is saved and can go on
@@ -61,6 +62,7 @@ class Run:
         """
         state, train, runtime = self.state, self.settings.train, self.settings.runtime
         metrics = MetricsFile(self.folder.metrics, self.metrics_position)
+        tracker = Tracker(self.folder.tensorboard, state.steps_done) if runtime.tensorboard else None
         self.started = mark = time.monotonic()
         mark_step = state.steps_done
         try:
@@ -81,6 +83,8 @@ class Run:
                     if record:
                         record = {"step": step, "seconds": round(self.seconds, 3)} | record
                         metrics.write(record)
+                        if tracker:
+                            tracker.write(record)
                         yield record
                     if received or last or step % runtime.checkpoint_every == 0:
                         self.save(metrics.position)
@@ -92,6 +96,8 @@ class Run:
             ) from None
         finally:
             metrics.close()
+            if tracker:
+                tracker.close()
         self.finish()
 
     def read_log(self) -> dict[str, Any]:
@@ -135,7 +141,7 @@ class Run:
         records = read_metrics(self.folder.metrics)
         name = f"accuracy_{settings.train.evaluated}"
         evaluations = [record[name] for record in records if name in record]
-        last_log = next((record for record in reversed(records) if "loss" in record), {})
+        last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
         return {
             "data": settings.data.name,
             "labels": len(self.split.labeled),
@@ -150,7 +156,11 @@ class Run:
             **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
             "hardware": hardware(state.device),
-            "versions": {"aggmatch": aggmatch.__version__, "torch": torch.__version__, "python": platform.python_version()},
+            "versions": {
+                "aggmatch": aggmatch.__version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
 
@@ -178,7 +188,9 @@ def resume(out: Path, changes: list[Layer], *, download: bool = False) -> Run:
     before = folder.read_json(folder.config)
     stored = Layer(str(folder.config), flatten(before))
     settings = resolve([stored, *changes])
-    changed = {key: pair for key, pair in differences(before, settings.to_dict()).items() if not key.startswith("runtime.")}
+    changed = {
+        key: pair for key, pair in differences(before, settings.to_dict()).items() if not key.startswith("runtime.")
+    }
     if changed:
         listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
         raise AggMatchError(f"Cannot resume {out}: {listed}. Start a new run with another --out, or drop the change.")

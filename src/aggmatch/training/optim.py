@@ -1,7 +1,7 @@
 """Optimizer, learning-rate schedule and weight average: a few fused operations each, driven by device tensors.
 
-Learning rate and decay are 0-d tensors computed from the step counter on the device, so that a captured step advances them
-when it is replayed. `torch.optim.SGD` cannot be captured with such a learning rate.
+Learning rate and decay are 0-d tensors computed from the step counter on the device, so that a captured step advances
+them when it is replayed. `torch.optim.SGD` cannot be captured with such a learning rate.
 """
 
 import math
@@ -43,16 +43,16 @@ class SGD:
     def __init__(self, module: nn.Module, settings: OptimSettings) -> None:
         self.settings = settings
         named = dict(module.named_parameters())
-        self.parameters = list(named.values())
+        self.parameters: list[Tensor] = list(named.values())
         self.velocity = {name: torch.zeros_like(parameter) for name, parameter in named.items()}
         self.decayed = [parameter for parameter in self.parameters if parameter.ndim > 1]
 
     @torch.no_grad()
     def step(self, rate: Tensor) -> None:
         """Apply the gradients, then free them."""
-        gradients = [parameter.grad for parameter in self.parameters]
+        gradients = gradients_of(self.parameters)
         velocity = list(self.velocity.values())
-        torch._foreach_add_([p.grad for p in self.decayed], self.decayed, alpha=self.settings.weight_decay)
+        torch._foreach_add_(gradients_of(self.decayed), self.decayed, alpha=self.settings.weight_decay)
         torch._foreach_mul_(velocity, self.settings.momentum)
         torch._foreach_add_(velocity, gradients)
         torch._foreach_add_(gradients, velocity, alpha=self.settings.momentum)
@@ -71,6 +71,11 @@ class SGD:
             velocity.copy_(state[name])
 
 
+def gradients_of(parameters: list[Tensor]) -> list[Tensor]:
+    """Gradients of parameters, every one of which must have one."""
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
 def average_decay(settings: OptimSettings, step: Tensor) -> Tensor:
     """Decay of the weight average at step k (0-d)."""
     decay = torch.full_like(step, settings.average, dtype=torch.float32)
@@ -83,7 +88,8 @@ def update_average(average: nn.Module, online: nn.Module, decay: Tensor, *, copy
 
     With `copy_statistics`, buffers (BatchNorm's running statistics) become those of the online network.
     """
-    averaged, current = list(average.parameters()), list(online.parameters())
+    averaged: list[Tensor] = list(average.parameters())
+    current: list[Tensor] = list(online.parameters())
     difference = torch._foreach_sub(current, averaged)
     torch._foreach_mul_(difference, 1 - decay)
     torch._foreach_add_(averaged, difference)

@@ -45,6 +45,10 @@ class RuntimeSettings(Settings):
     """Folder of the downloaded data sets."""
     checkpoint_every: Count = 5000
     """Steps between two checkpoints."""
+    compile: bool = True
+    """Whether the networks are compiled on CUDA: a faster step after a minute of compiling."""
+    graph: bool = True
+    """Whether the whole step runs as one CUDA graph on CUDA."""
     tensorboard: bool = False
     """Whether metrics are written for TensorBoard too (extra `track`)."""
 
@@ -88,5 +92,5 @@ def build(values: Mapping[str, Any], sources: Mapping[str, str], method_name: st
     """Settings from nested values, checked."""
     values = dict(values)
     method_values = {key: value for key, value in dict(values.pop("method", {})).items() if key != "name"}
-    method = load_method(method_name).Config.build(method_values, sources, "method.")
+    method = load_method(method_name).config_type.build(method_values, sources, "method.")
     return RunSettings.build({**values, "method_name": method_name, "method": method}, sources)

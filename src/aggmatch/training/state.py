@@ -13,6 +13,7 @@ from aggmatch.functional import score_pseudo_labels
 from aggmatch.methods import Batch, Problem, load_method
 from aggmatch.models import Network, build_network
 from aggmatch.training.checkpoint import Checkpoint
+from aggmatch.training.graph import Captured
 from aggmatch.training.meters import Meters
 from aggmatch.training.optim import SGD, average_decay, cosine_rate, update_average
 from aggmatch.training.settings import RunSettings
@@ -27,7 +28,9 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError:
         raise AggMatchError(f"runtime.device must be auto, cpu, cuda or cuda:N, got '{name}'.") from None
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise AggMatchError(f"runtime.device is '{name}', but this machine has {torch.cuda.device_count()} CUDA devices.")
+        raise AggMatchError(
+            f"runtime.device is '{name}', but this machine has {torch.cuda.device_count()} CUDA devices."
+        )
     return device
 
 
@@ -45,6 +48,7 @@ class TrainState:
 
     def __init__(self, settings: RunSettings, data: DataSet, split: Split, device: torch.device) -> None:
         self.settings, self.device = settings, device
+        torch.backends.cudnn.benchmark = True  # shapes never change, so the choice of kernels pays
         weight_seed, labeled_seed, unlabeled_seed, view_seed = seeds(settings)
         self.pixels = data.train.pixels.to(device)
         self.truth = data.train.labels.to(device)
@@ -65,6 +69,11 @@ class TrainState:
         self.meters = Meters(device)
         self.steps_done = 0
         self.step_counter = torch.zeros((), device=device)  # the same on the device, for schedules
+        on_cuda = device.type == "cuda"
+        if on_cuda and settings.runtime.compile:
+            self.online.compile(dynamic=False)
+            self.average.compile(dynamic=False)
+        self.run_step = Captured(self.compute, self.generator) if on_cuda and settings.runtime.graph else self.compute
 
     def build_networks(self, data: DataSet, seed: int) -> tuple[Network, Network]:
         """The online network, and the average, which starts as its copy and never needs a gradient."""
@@ -72,7 +81,9 @@ class TrainState:
         precision = self.settings.train.precision
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            networks = [build_network(self.settings.model.name, channels=channels, classes=len(data.classes)) for _ in "oa"]
+            networks = [
+                build_network(self.settings.model.name, channels=channels, classes=len(data.classes)) for _ in "oa"
+            ]
         online, average = networks
         online.normalize_by(data.train.pixels)
         average.load_state_dict(online.state_dict())
@@ -96,14 +107,23 @@ class TrainState:
         return train.batch * (len(views.labeled) + train.unlabeled_ratio * len(views.unlabeled))
 
     def step(self) -> None:
-        """Draw a batch, take its loss, and move networks and counters on."""
-        batch = self.draw_batch()
+        """Take the next images of both streams and learn from them."""
+        self.run_step(*self.draw_indices())
+        self.steps_done += 1
+
+    def draw_indices(self) -> tuple[Tensor, Tensor]:
+        """Positions among the labelled images and indices of unlabelled ones, none where the method wants none."""
+        position_B = self.labeled_stream.next()
+        return position_B, self.unlabeled_stream.next() if self.method.views.unlabeled else position_B[:0]
+
+    def compute(self, position_B: Tensor, unlabeled_B: Tensor) -> None:
+        """Everything of a step that happens on the device: views, loss, gradients, optimizer, average, metrics."""
+        batch = self.make_batch(position_B, unlabeled_B)
         self.online.train()
         self.average.train()
-        progress = batch.progress
         result = self.method.step(batch, self.online, self.average)
         result.loss.backward()
-        self.optimizer.step(cosine_rate(self.settings.optim.lr, progress))
+        self.optimizer.step(cosine_rate(self.settings.optim.lr, batch.progress))
         update_average(
             self.average,
             self.online,
@@ -116,14 +136,11 @@ class TrainState:
             values |= {f"pseudo_{name}": value for name, value in scores._asdict().items()}
         self.meters.add(values, self.step_counter)
         self.step_counter.add_(1)
-        self.steps_done += 1
 
-    def draw_batch(self) -> Batch:
-        """The next images of both streams and the views that the method names."""
+    def make_batch(self, position_B: Tensor, unlabeled_B: Tensor) -> Batch:
+        """The images and the views of them that the method names."""
         views = self.method.views
-        position_B = self.labeled_stream.next()
         labeled_B = self.labeled_index[position_B]
-        unlabeled_B = self.unlabeled_stream.next() if views.unlabeled else labeled_B[:0]
         return Batch(
             labeled=self.make_views(views.labeled, labeled_B),
             labels=self.labels[position_B],

@@ -1,0 +1,62 @@
+"""Small problems that several test files share."""
+
+import pytest
+import torch
+
+from aggmatch.config import Layer
+from aggmatch.data import DataSet, Images, Split
+from aggmatch.training.settings import RunSettings, resolve
+from aggmatch.training.state import TrainState
+
+
+def stripes(count: int, seed: int) -> Images:
+    """Three classes that a network tells apart in a few steps: horizontal, vertical and diagonal stripes with noise."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 3
+    row, column = torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij")
+    patterns = torch.stack([row % 2, column % 2, (row + column) % 2])[:, None] * 160
+    noise = torch.randint(0, 95, (count, 1, 8, 8), generator=generator)
+    return Images((patterns[labels] + noise).to(torch.uint8), labels)
+
+
+@pytest.fixture(scope="session")
+def toy_data() -> DataSet:
+    return DataSet("toy", stripes(90, 0), stripes(60, 1), ("rows", "columns", "diagonals"), True, {"rows": "columns"})
+
+
+@pytest.fixture(scope="session")
+def toy_split(toy_data: DataSet) -> Split:
+    return Split("toy", 3, 0, len(toy_data.train), torch.arange(6), toy_data.train.labels[:6], torch.arange(90))
+
+
+def toy_settings(method: str = "aggmatch", **changes: object) -> RunSettings:
+    """Settings of a run on the toy data that takes about a second."""
+    values = {
+        "data.name": "toy",
+        "data.labels": 6,
+        "method.name": method,
+        "model.name": "small-4",
+        "views.ops": ["identity", "rotate", "brightness", "posterize"],
+        "views.shift": 0.0,
+        "train.steps": 40,
+        "train.batch": 6,
+        "train.unlabeled_ratio": 3,
+        "train.log_every": 5,
+        "train.evaluate_every": 20,
+        "runtime.checkpoint_every": 10,
+        "optim.average": 0.9,
+        "optim.average_warmup": True,
+    }
+    if method == "aggmatch":
+        values |= {"method.slots": 16, "method.subsets": 4}
+    return resolve([Layer("the test", values | {key.replace("__", "."): value for key, value in changes.items()})])
+
+
+@pytest.fixture
+def toy_state(toy_data: DataSet, toy_split: Split):
+    """Makes the training state of a method on the toy data."""
+
+    def make(method: str = "aggmatch", **changes: object) -> TrainState:
+        return TrainState(toy_settings(method, **changes), toy_data, toy_split, torch.device("cpu"))
+
+    return make

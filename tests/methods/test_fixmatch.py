@@ -1,0 +1,53 @@
+import pytest
+import torch
+
+from aggmatch.methods import Problem
+from aggmatch.methods.fixmatch import Config, FixMatch
+
+
+def test_the_loss_equals_the_definition(toy_state):
+    state = toy_state("fixmatch")
+    for _ in range(3):
+        state.step()
+    batch = state.make_batch(*state.draw_indices())
+    probs = state.online(torch.cat([*batch.labeled, *batch.unlabeled])).logits.detach().double().softmax(-1)
+    n, m = len(batch.labels), len(batch.unlabeled[0])
+    labeled, weak, strong = probs.split([n, m, m])
+    threshold = weak.max(-1).values.sort().values[m // 2 - 1 : m // 2 + 1].mean().item()  # half of them pass
+    method = FixMatch(Config(threshold=threshold, unlabeled_weight=2.0), Problem(classes=3, features=16))
+    loss = -sum(labeled[i, y].log() for i, y in enumerate(batch.labels.tolist())) / n
+    for i in range(m):
+        if weak[i].max() >= threshold:
+            loss -= 2 * strong[i, weak[i].argmax()].log() / m
+    result = method.step(batch, state.online, state.average)
+    assert result.loss.item() == pytest.approx(loss.item(), rel=1e-4)
+    assert result.pseudo is not None
+    assert result.pseudo.weight.sum().item() == m / 2
+
+
+def test_with_nothing_confident_only_the_labels_teach(toy_state):
+    state = toy_state("fixmatch", method__threshold=1.0)
+    result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+    assert result.parts["loss_unlabeled"].item() == 0
+    assert result.loss.item() == pytest.approx(result.parts["loss_labeled"].item())
+
+
+def test_pseudo_labels_teach_through_the_strong_view_only(toy_state):
+    state = toy_state("fixmatch", method__threshold=0.0)
+    batch = state.make_batch(*state.draw_indices())
+    captured = {}
+    forward = state.online.forward
+
+    def spy(images):
+        output = forward(images)
+        output.logits.retain_grad()
+        captured["logits"] = output.logits
+        return output
+
+    state.online.forward = spy
+    state.method.step(batch, state.online, state.average).loss.backward()
+    n, m = len(batch.labels), len(batch.unlabeled[0])
+    labeled, weak, strong = captured["logits"].grad.split([n, m, m])
+    assert labeled.abs().sum() > 0
+    assert strong.abs().sum(1).min() > 0
+    assert weak.abs().sum() == 0

@@ -1,0 +1,63 @@
+"""The captured step against the ordinary one. Only a CUDA device can tell."""
+
+import pytest
+import torch
+from tests.conftest import toy_settings
+
+from aggmatch.methods import known_methods
+from aggmatch.training.graph import WARM_CALLS, Captured
+from aggmatch.training.state import TrainState
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+def make(toy_data, toy_split, method, **changes):
+    settings = toy_settings(method, train__precision="float32", runtime__compile=False, **changes)
+    return TrainState(settings, toy_data, toy_split, torch.device("cuda"))
+
+
+@pytest.mark.parametrize("method", known_methods())
+def test_a_captured_step_equals_the_ordinary_one(toy_data, toy_split, method):
+    ordinary = make(toy_data, toy_split, method, runtime__graph=False)
+    captured = make(toy_data, toy_split, method, runtime__graph=True)
+    for _ in range(WARM_CALLS + 5):
+        ordinary.step()
+        captured.step()
+    assert isinstance(captured.run_step, Captured)
+    assert captured.run_step.graph is not None
+    for left, right in zip(ordinary.online.parameters(), captured.online.parameters(), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-3)
+    assert ordinary.meters.read() == pytest.approx(captured.meters.read(), rel=1e-2, abs=1e-3)
+
+
+@pytest.mark.parametrize("method", known_methods())
+def test_a_captured_run_continues_from_a_checkpoint(toy_data, toy_split, method):
+    whole = make(toy_data, toy_split, method)
+    resumed = make(toy_data, toy_split, method)
+    for step in range(12):
+        whole.step()
+        if step == 7:
+            resumed.restore(whole.capture())
+        if step > 7:
+            resumed.step()
+    for left, right in zip(whole.online.parameters(), resumed.online.parameters(), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-3)
+    assert torch.equal(whole.generator.get_state(), resumed.generator.get_state())
+
+
+def test_what_cannot_be_captured_goes_on_without():
+    generator = torch.Generator("cuda")
+    total = torch.zeros((), device="cuda")
+
+    def reads_from_the_device(value):
+        total.add_(value.sum())
+        if total.item() < 0:
+            total.zero_()
+
+    captured = Captured(reads_from_the_device, generator)
+    for _ in range(WARM_CALLS):
+        captured(torch.ones(2, device="cuda"))
+    with pytest.warns(UserWarning, match="without a CUDA graph"):
+        captured(torch.ones(2, device="cuda"))
+    captured(torch.ones(2, device="cuda"))
+    assert total.item() == 2 * (WARM_CALLS + 2)

@@ -1,0 +1,244 @@
+"""Runs as a whole: what they leave behind, and how they stop and go on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from aggmatch.config import Layer
+from aggmatch.errors import AggMatchError
+from aggmatch.training import loop
+from aggmatch.training.checkpoint import found, unpack
+from aggmatch.training.folder import MetricsFile, RunFolder, read_metrics
+from aggmatch.training.settings import resolve
+
+QUICK = {
+    "data.name": "digits",
+    "model.name": "small-4",
+    "method.slots": 16,
+    "method.subsets": 4,
+    "train.steps": 24,
+    "train.batch": 10,
+    "train.unlabeled_ratio": 2,
+    "train.log_every": 5,
+    "train.evaluate_every": 10,
+    "runtime.checkpoint_every": 4,
+}
+
+
+def quick(**changes):
+    return resolve([Layer("the test", QUICK | {key.replace("__", "."): value for key, value in changes.items()})])
+
+
+def complete(run: loop.Run) -> loop.Run:
+    for _ in run.train():
+        pass
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> RunFolder:
+    return complete(loop.start(quick(), tmp_path_factory.mktemp("runs") / "whole")).folder
+
+
+def model_bytes(folder: RunFolder) -> bytes:
+    return folder.model.read_bytes()
+
+
+def test_a_run_folder_holds_everything(finished: RunFolder):
+    summary = finished.read_json(finished.summary)
+    assert {name: summary[name] for name in ("data", "labels", "fold", "method", "steps", "network")} == {
+        "data": "digits",
+        "labels": 10,
+        "fold": 0,
+        "method": "aggmatch",
+        "steps": 24,
+        "network": "average",
+    }
+    records = read_metrics(finished.metrics)
+    assert [record["step"] for record in records] == [5, 10, 15, 20, 24]
+    assert [record["step"] for record in records if "accuracy_average" in record] == [10, 20, 24]
+    for name in ("loss", "loss_labeled", "loss_unlabeled", "lr", "images_per_second", "queue_fill", "confidence"):
+        assert name in records[0]
+    assert {"pseudo_precision", "pseudo_recall", "pseudo_coverage"} <= set(records[0])
+    assert summary["accuracy"] == records[-1]["accuracy_average"]
+    assert summary["hardware"]
+    assert resolve([Layer("x", {})]).data.name == "digits"
+    assert json.loads(finished.split.read_text())["labeled"]
+    assert unpack(model_bytes(finished)).facts["classes"] == list("0123456789")
+    assert [int(path.name.split("-")[1]) for path in found(finished.checkpoints)] == [24, 20]
+
+
+def test_the_same_settings_give_the_same_weights(finished: RunFolder, tmp_path: Path):
+    again = complete(loop.start(quick(), tmp_path / "again"))
+    assert model_bytes(again.folder) == model_bytes(finished)
+    other = complete(loop.start(quick(data__fold=1), tmp_path / "other"))
+    assert model_bytes(other.folder) != model_bytes(finished)
+
+
+def test_a_split_can_be_reused(finished: RunFolder, tmp_path: Path):
+    run = loop.start(quick(data__split=str(finished.split), data__fold=3), tmp_path / "reused")
+    assert run.split.labeled.tolist() == json.loads(finished.split.read_text())["labeled"]
+
+
+@pytest.mark.parametrize("cadence", ["checkpoint", "signal"])
+def test_a_stopped_run_continues_to_the_same_weights_and_metrics(finished: RunFolder, tmp_path: Path, cadence):
+    run = loop.start(quick(), tmp_path / "stopped")
+    records = run.train()
+    if cadence == "signal":
+        assert [next(records)["step"] for _ in range(2)] == [5, 10]
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(loop.Stopped) as stopped:
+            next(records)
+        assert stopped.value.signal_number == signal.SIGTERM
+        assert 10 <= stopped.value.step <= 11
+    else:
+        for record in records:
+            if record["step"] == 15:
+                break
+        del records
+    resumed = complete(loop.resume(tmp_path / "stopped", []))
+    assert model_bytes(resumed.folder) == model_bytes(finished)
+    untimed = [
+        [
+            {k: v for k, v in record.items() if k not in ("seconds", "images_per_second")}
+            for record in read_metrics(path)
+        ]
+        for path in (finished.metrics, resumed.folder.metrics)
+    ]
+    assert untimed[0] == untimed[1]
+
+
+@pytest.mark.slow
+def test_a_killed_process_continues_to_bit_identical_weights(finished: RunFolder, tmp_path: Path):
+    out = tmp_path / "killed"
+    options = [word for key, value in QUICK.items() if key != "data.name" for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "aggmatch", "train", "digits", "--out", str(out), *options]
+    environment = os.environ | {"PYTHONPATH": str(Path(loop.__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    for kill_after in (1, 2):
+        process = subprocess.Popen([*command, *(["--resume"] if kill_after > 1 else [])], env=environment)
+        deadline = time.monotonic() + 120
+        while len(found(out / "checkpoints")) < kill_after and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = subprocess.run([*command, "--resume"], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    whole = tmp_path / "whole"
+    done = subprocess.run(
+        [*command[: -len(options) - 1], str(whole), *options], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert model_bytes(RunFolder(out)) == model_bytes(RunFolder(whole))
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(finished: RunFolder, tmp_path: Path):
+    run = loop.start(quick(), tmp_path / "damaged")
+    for record in run.train():
+        if record["step"] == 15:
+            break
+    newest = found(run.folder.checkpoints)[0]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    with pytest.warns(UserWarning, match="is damaged"):
+        resumed = loop.resume(tmp_path / "damaged", [])
+    assert resumed.state.steps_done == 8
+    assert model_bytes(complete(resumed).folder) == model_bytes(finished)
+
+
+def test_a_resume_with_another_configuration_is_refused_with_its_keys(finished: RunFolder):
+    changes = [Layer("--set optim.lr=0.01", {"optim.lr": 0.01}), Layer("--set x", {"method.slots": 8})]
+    with pytest.raises(AggMatchError) as caught:
+        loop.resume(finished.path, changes)
+    assert "optim.lr was 0.03, now 0.01" in str(caught.value)
+    assert "method.slots was 16, now 8" in str(caught.value)
+
+
+def test_where_it_runs_may_change_on_resume(finished: RunFolder):
+    run = loop.resume(finished.path, [Layer("x", {"runtime.checkpoint_every": 7, "runtime.device": "cpu"})])
+    assert run.settings.runtime.checkpoint_every == 7
+
+
+def test_a_folder_with_a_run_is_not_overwritten(finished: RunFolder):
+    before = model_bytes(finished)
+    with pytest.raises(AggMatchError, match="holds a run already. Continue it with --resume"):
+        loop.start(quick(), finished.path)
+    assert model_bytes(finished) == before
+
+
+def test_a_folder_with_other_things_is_not_used(tmp_path: Path):
+    (tmp_path / "thesis.tex").write_text("irreplaceable")
+    with pytest.raises(AggMatchError, match="is not empty and holds no run"):
+        loop.start(quick(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_mistake_leaves_no_folder_behind(tmp_path: Path):
+    with pytest.raises(AggMatchError, match="data.labels"):
+        loop.start(quick(data__labels=13), tmp_path / "run")
+    with pytest.raises(AggMatchError, match=r"runtime\.device"):
+        loop.start(quick(runtime__device="quantum"), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_there_is_nothing_to_resume_in_an_empty_folder(tmp_path: Path):
+    with pytest.raises(AggMatchError, match="it holds no run"):
+        loop.resume(tmp_path, [])
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path):
+    run = loop.start(quick(), tmp_path / "bad")
+    step = run.state.method.step
+
+    def poisoned(batch, online, average):
+        result = step(batch, online, average)
+        if run.state.steps_done == 10:
+            result.loss.data.fill_(float("nan"))
+        return result
+
+    run.state.method.step = poisoned
+    with pytest.raises(
+        AggMatchError, match=r"loss is not finite at step 11\. The last good checkpoint is .*step-00000008-"
+    ):
+        complete(run)
+    assert [int(path.name.split("-")[1]) for path in found(run.folder.checkpoints)] == [8, 4]
+    assert not run.folder.model.exists()
+
+
+def test_a_second_process_is_kept_out(tmp_path: Path):
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked(), pytest.raises(AggMatchError, match="Another process is training"), folder.locked():
+        pass
+    with folder.locked():
+        pass
+
+
+def test_metrics_are_cut_back_to_a_position_and_a_torn_last_line_is_left_out(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    metrics = MetricsFile(path)
+    metrics.write({"step": 1})
+    position = metrics.position
+    metrics.write({"step": 2})
+    metrics.close()
+    with path.open("ab") as file:
+        file.write(b'{"step": 3, "lo')
+    assert read_metrics(path) == [{"step": 1}, {"step": 2}]
+    MetricsFile(path, position).close()
+    assert read_metrics(path) == [{"step": 1}]
+    path.write_text('{"step": 1}\nnonsense\n{"step": 2}\n')
+    with pytest.raises(AggMatchError, match="line 2 is damaged"):
+        read_metrics(path)
+
+
+def test_the_online_network_can_be_the_headline(tmp_path: Path):
+    run = complete(loop.start(quick(train__evaluated="online", train__steps=5), tmp_path / "online"))
+    summary = run.folder.read_json(run.folder.summary)
+    assert summary["network"] == "online"
+    assert summary["accuracy"] == summary["accuracy_online"]
+    weights = unpack(model_bytes(run.folder)).section("network")
+    assert all(torch.equal(weights[name], tensor) for name, tensor in run.state.online.state_dict().items())

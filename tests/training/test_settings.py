@@ -1,0 +1,87 @@
+import json
+
+import pytest
+
+from aggmatch.config import Layer, flatten
+from aggmatch.errors import AggMatchError
+from aggmatch.methods import known_methods
+from aggmatch.recipes import DATA, METHOD
+from aggmatch.training.settings import resolve
+
+
+def resolved(**values):
+    return resolve([Layer("the test", {key.replace("__", "."): value for key, value in values.items()})])
+
+
+def test_without_a_word_it_is_aggmatch_on_digits():
+    settings = resolved()
+    assert (settings.method_name, settings.data.name) == ("aggmatch", "digits")
+
+
+def test_the_papers_values_are_the_defaults_on_cifar10():
+    settings = resolved(data__name="cifar10").to_dict()
+    assert settings["method"] == {
+        "name": "aggmatch",
+        "slots": 2048,
+        "subsets": 64,
+        "threshold": 0.95,
+        "similarity_temperature": 0.05,
+        "feature_term": True,
+        "class_term": "divergence",
+        "class_weight": 0.5,
+        "sharpening": 0.5,
+        "unlabeled_weight": 1.0,
+        "refine": True,
+        "confidence": "weighting",
+        "vote_entropy": 1.0,
+        "labeled_slots": "prediction",
+        "momentum_encoder": True,
+        "class_balanced": True,
+    }
+    assert settings["model"] == {"name": "wrn-28-2"}
+    assert settings["optim"]["average"] == 0.999
+    assert (settings["train"]["batch"], settings["train"]["unlabeled_ratio"], settings["train"]["steps"]) == (
+        64,
+        7,
+        2**20,
+    )
+    wide = resolved(data__name="cifar100").to_dict()
+    assert (wide["model"]["name"], wide["train"]["batch"], wide["method"]["slots"]) == ("wrn-28-8", 48, 256)
+    assert wide["optim"]["weight_decay"] == 1e-3
+
+
+def test_the_command_line_beats_a_file_which_beats_the_recipe():
+    file = Layer("run.toml", {"train.steps": 5, "train.batch": 3})
+    settings = resolve([file, Layer("--set train.steps=7", {"train.steps": 7})])
+    assert (settings.train.steps, settings.train.batch) == (7, 3)
+    assert settings.model.name == DATA["digits"]["model.name"]
+
+
+@pytest.mark.parametrize("method", known_methods())
+@pytest.mark.parametrize("data", DATA)
+def test_every_recipe_resolves_and_survives_json(data, method):
+    settings = resolved(data__name=data, method__name=method)
+    stored = json.loads(json.dumps(settings.to_dict()))
+    assert resolve([Layer("config.json", flatten(stored))]) == settings
+
+
+def test_every_recipe_is_of_a_known_method():
+    assert {method for _, method in METHOD} <= set(known_methods())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"method__tau": 1}, "Unknown setting 'method.tau'"),
+        ({"optim__rl": 1}, "Unknown setting 'optim.rl'. Did you mean 'optim.lr'?"),
+        ({"trian__steps": 1}, "Unknown setting 'trian'. Did you mean 'train'?"),
+        ({"train__steps": 0}, "train.steps must be at least 1, got 0 (from the test)."),
+        ({"method__threshold": 1.5}, "method.threshold must be in [0, 1], got 1.5 (from the test)."),
+        ({"method__name": 3}, "method.name must be a text, got 3 (from the test)."),
+        ({"views__ops": ["spin"]}, "views.ops must be among"),
+    ],
+)
+def test_a_wrong_setting_is_explained(values, message):
+    with pytest.raises(AggMatchError) as caught:
+        resolved(**values)
+    assert message in str(caught.value)
