@@ -11,6 +11,13 @@ from aggmatch.training.state import TrainState
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
+@pytest.fixture(autouse=True)
+def exact_arithmetic(monkeypatch):
+    """One choice of kernels, in full float32: a threshold amplifies the least difference."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 def make(toy_data, toy_split, method, **changes):
     settings = toy_settings(method, train__precision="float32", runtime__compile=False, **changes)
     return TrainState(settings, toy_data, toy_split, torch.device("cuda"))
