@@ -2,11 +2,16 @@
 
 import pytest
 import torch
+from hypothesis import settings
 
 from aggmatch.config import Layer
 from aggmatch.data import DataSet, Images, Split
 from aggmatch.training.settings import RunSettings, resolve
 from aggmatch.training.state import TrainState
+
+# A busy machine is no bug.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 def stripes(count: int, seed: int) -> Images:

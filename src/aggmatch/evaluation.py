@@ -45,17 +45,27 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(method: Method[Any], network: Network, images: Images, batch: int = 1000) -> Evaluation:
-    """Predict every image with running BatchNorm statistics, through the method's own rule."""
+def evaluate(
+    method: Method[Any], network: Network, images: Images, labeled: Images | None = None, batch: int = 1000
+) -> Evaluation:
+    """Predict every image with running BatchNorm statistics, through the method's own rule.
+
+    `labeled` holds the labelled training images with their given labels, which some methods compare with; without it
+    the method is taken as prepared.
+    """
     device = next(network.parameters()).device
     training = network.training
     network.eval()
+    if labeled is not None:
+        method.prepare(network, labeled.pixels.to(device), labeled.labels.to(device))
     probs = [method.predict(network, pixels.to(device)) for pixels in images.pixels.split(batch)]
     network.train(training)
     return Evaluation(torch.cat(probs).cpu(), images.labels)
 
 
-def accuracies(method: Method[Any], average: Network, online: Network, test: Images) -> Iterator[tuple[str, float]]:
+def accuracies(
+    method: Method[Any], average: Network, online: Network, test: Images, labeled: Images
+) -> Iterator[tuple[str, float]]:
     """Test accuracy in percent of both networks, under the names of the log."""
-    yield "accuracy_average", evaluate(method, average, test).accuracy
-    yield "accuracy_online", evaluate(method, online, test).accuracy
+    yield "accuracy_average", evaluate(method, average, test, labeled).accuracy
+    yield "accuracy_online", evaluate(method, online, test, labeled).accuracy

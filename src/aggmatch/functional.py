@@ -4,6 +4,7 @@ Shape suffixes: B samples of a batch, Y classes. `probs` sum to 1 over Y, `logit
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -52,6 +53,37 @@ def consensus_confidence(vote_BY: Tensor) -> Tensor:
     vote_BY: share of voters for each class, rows summing to 1. Returns (B,).
     """
     return torch.exp(-entropy(vote_BY))
+
+
+def linear_ramp(progress: Tensor, share: float) -> Tensor:
+    """Weight that grows linearly from 0 to 1 over the first `share` of the steps, then stays; 1 from the start if 0."""
+    return (progress / share).clamp(0, 1) if share else torch.ones_like(progress)
+
+
+def mixup(values: Tensor, partner_B: Tensor, share_B: Tensor) -> Tensor:
+    """λ·x_b + (1 − λ)·x_partner(b), each sample with its own λ; values: (B, ...), float."""
+    share = share_B.view(-1, *[1] * (values.ndim - 1))
+    return share * values + (1 - share) * values[partner_B]
+
+
+def beta_shares(count: int, alpha: float, generator: torch.Generator) -> Tensor:
+    """max(b, 1 − b) with b ~ Beta(α, α), (count,): the larger share of each mix."""
+    # torch.distributions takes no generator; a Beta is a ratio of Gammas, and this is the sampler it stands on.
+    concentration = torch.full((2, count), alpha, device=generator.device)
+    x, y = torch._standard_gamma(concentration, generator=generator).clamp(min=1e-30)
+    share = x / (x + y)
+    return torch.maximum(share, 1 - share)
+
+
+def interleave(batches: Sequence[Tensor]) -> list[Tensor]:
+    """Exchange samples so that each of the equally large batches holds a part of every one; its own inverse."""
+    count = len(batches)
+    size = len(batches[0])
+    edges = [size * part // count for part in range(count + 1)]
+    parts = [[batch[edges[i] : edges[i + 1]] for i in range(count)] for batch in batches]
+    for number in range(1, count):
+        parts[0][number], parts[number][number] = parts[number][number], parts[0][number]
+    return [torch.cat(pieces) for pieces in parts]
 
 
 class PseudoLabels(NamedTuple):

@@ -37,11 +37,15 @@ class TrainedModel:
             saved = unpack(folder.model.read_bytes())
             facts = saved.facts
             network = build_network(facts["model"], channels=facts["channels"], classes=len(facts["classes"]))
+            problem = Problem(
+                classes=network.classes, features=network.features, labels=facts["labels"], images=facts["images"]
+            )
+            method = load_method(settings.method_name)(settings.method, problem)
+            network.head = method.build_head()
             network.load_state_dict(saved.section("network"))
+            method.load_state_dict(saved.section("method"), strict=False)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise AggMatchError(f"Cannot read {folder.model}: {error}.") from error
-        problem = Problem(classes=len(facts["classes"]), features=network.features)
-        method = load_method(settings.method_name)(settings.method, problem)
         device = choose_device(settings.runtime.device)
         return cls(network.to(device).eval(), method.to(device), tuple(facts["classes"]), settings)
 

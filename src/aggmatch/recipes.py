@@ -7,6 +7,7 @@ file and `--set` override both. Everything not named here has the default of its
 from typing import Any
 
 from aggmatch.config import Layer
+from aggmatch.methods import load_method
 
 GEOMETRIC = ["identity", "rotate", "shear_x", "shear_y", "translate_x", "translate_y"]
 
@@ -41,5 +42,6 @@ def recipe(data: str, method: str) -> list[Layer]:
     """Layers of defaults for a method on a data set."""
     return [
         Layer(f"the recipe of {data}", DATA.get(data, {})),
+        Layer(f"the defaults of {method}", load_method(method).defaults),
         Layer(f"the recipe of {method} on {data}", METHOD.get((data, method), {})),
     ]

@@ -12,14 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
 
 from aggmatch.data import DataSet, Images
 from aggmatch.data.cifar import CIFAR10_ARCHIVE, CIFAR100_ARCHIVE
-
-# A busy machine is no bug.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
 
 Pickler: Any = pickle._Pickler  # the pure Python one, whose dispatch can be changed
 

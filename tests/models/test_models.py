@@ -19,7 +19,8 @@ def counted_by_hand(depth: int, width: int, classes: int) -> int:
     blocks = (depth - 4) // 6
     total = 27 * w[0] + 2 * w[3] + w[3] * classes + classes
     for inputs, outputs in pairwise(w):
-        total += 9 * inputs * outputs + (2 * blocks - 1) * 9 * outputs * outputs + inputs * outputs
+        total += 9 * inputs * outputs + (2 * blocks - 1) * 9 * outputs * outputs
+        total += inputs * outputs if inputs != outputs else 0
         total += 2 * inputs + (2 * blocks - 1) * 2 * outputs
     return total
 

@@ -4,11 +4,12 @@ from aggmatch.data.download import fetch
 from aggmatch.data.images import Archive, DataSet, Images, Source
 from aggmatch.data.sources import SOURCES, load
 from aggmatch.data.splits import DataSettings, Split, draw_split, make_split
-from aggmatch.data.streams import IndexStream
+from aggmatch.data.streams import BalancedStream, IndexStream
 
 __all__ = [
     "SOURCES",
     "Archive",
+    "BalancedStream",
     "DataSet",
     "DataSettings",
     "Images",

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -77,3 +78,29 @@ class IndexStream:
     def _make(self, block: int) -> Tensor:
         rows = permutations(bits(self.seed, Use.STREAM, block), self.epochs, len(self.indices))
         return self.indices[torch.from_numpy(rows).view(-1).to(self.indices.device)]
+
+
+class BalancedStream:
+    """Batches that hold equally many indices of each class: one `IndexStream` a class, side by side."""
+
+    def __init__(self, indices: Tensor, labels: Tensor, classes: int, batch: int, seed: int) -> None:
+        if batch % classes:
+            raise AggMatchError(
+                f"train.batch must be a multiple of {classes}, the number of classes, for batches that hold equally "
+                f"many images of each, got {batch}."
+            )
+        seeds = np.random.SeedSequence(seed).generate_state(classes).tolist()
+        self.streams = [IndexStream(indices[labels == k], batch // classes, seeds[k]) for k in range(classes)]
+
+    def next(self) -> Tensor:
+        """The next batch, class by class, (batch,)."""
+        return torch.cat([stream.next() for stream in self.streams])
+
+    def state_dict(self) -> dict[str, dict[str, int]]:
+        """Where the streams stand."""
+        return {str(number): stream.state_dict() for number, stream in enumerate(self.streams)}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, int]]) -> None:
+        """Go on from where another such stream stood."""
+        for number, stream in enumerate(self.streams):
+            stream.load_state_dict(state[str(number)])

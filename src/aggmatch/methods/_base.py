@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,10 @@ class Problem:
     classes: int
     features: int
     """D, width of the network's feature."""
+    labels: int
+    """Number of labelled images."""
+    images: int
+    """Number of training images, the labelled ones included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +79,12 @@ class Method(nn.Module, Generic[C]):
     """Section `method` of the configuration."""
     reference: ClassVar[str] = ""
     """The paper it is from."""
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Dotted settings that the method prefers to the common recipe, such as its ratio of unlabelled images."""
+    balanced: ClassVar[bool] = False
+    """Whether every labelled batch must hold equally many images of each class."""
+    predictor: ClassVar[tuple[str, ...]] = ()
+    """Names of the buffers that `predict` needs; they are saved with the model."""
     average_statistics: ClassVar[Literal["copied", "own"]] = "copied"
     """BatchNorm statistics of the averaged network: those of the online one, or its own where the method runs it."""
 
@@ -87,6 +97,16 @@ class Method(nn.Module, Generic[C]):
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """The loss of one batch. No host reads: a step must be able to run as a captured graph."""
         raise TypeError(f"{type(self).__name__} does not define step().")
+
+    def build_head(self) -> nn.Module:
+        """The module that becomes `network.head` in the online and the averaged network."""
+        return nn.Identity()
+
+    def refresh(self, step: int) -> None:
+        """Work between steps, done every now and then on the host (such as clustering); called before every step."""
+
+    def prepare(self, network: Network, labeled: Tensor, labels: Tensor) -> None:
+        """Get ready to predict with a network: all labelled images (n, C, H, W) and their given labels (n,)."""
 
     def predict(self, network: Network, images: Tensor) -> Tensor:
         """Class probabilities of uint8 images, (B, Y); the one path by which every method is evaluated."""

@@ -1,6 +1,7 @@
 """What every network is: images in, feature and logits out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,9 @@ class Network(nn.Module):
     mean: Tensor  # (C, 1, 1), of pixels in [0, 1]
     deviation: Tensor
 
+    head: nn.Module
+    """What a method adds, such as a projection; trained, averaged and saved with the rest, called by the method."""
+
     def __init__(self, backbone: nn.Module, features: int, classes: int, channels: int) -> None:
         super().__init__()
         self.features, self.classes, self.channels = features, classes, channels
@@ -39,6 +43,7 @@ class Network(nn.Module):
         self.classifier = nn.Linear(features, classes)
         nn.init.xavier_normal_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
+        self.head = nn.Identity()
         self.register_buffer("mean", torch.full((channels, 1, 1), 0.5))
         self.register_buffer("deviation", torch.full((channels, 1, 1), 0.25))
 
@@ -59,12 +64,26 @@ class Network(nn.Module):
         self.deviation.copy_(deviation_C.view(-1, 1, 1))
 
     def forward(self, images: Tensor) -> Output:
-        """Feature and logits of a batch of uint8 images."""
+        """Feature and logits of a batch of images with grey levels 0 to 255, uint8 or float (where they are mixed)."""
         x = (images.float() / 255 - self.mean) / self.deviation
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
             feature = self.backbone(x.contiguous(memory_format=torch.channels_last) if images.is_cuda else x)
             logits = self.classifier(feature)
         return Output(feature.float(), logits.float())
+
+
+@contextmanager
+def frozen_statistics(network: nn.Module) -> Iterator[None]:
+    """Within, BatchNorm normalises with the statistics of its batch but leaves the running ones as they are."""
+    norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
 
 
 def parameter_count(network: nn.Module) -> int:

@@ -16,7 +16,7 @@ import torch
 
 import aggmatch
 from aggmatch.config import Layer, differences, flatten
-from aggmatch.data import DataSet, Split, load, make_split
+from aggmatch.data import DataSet, Images, Split, load, make_split
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import accuracies, evaluate
 from aggmatch.files import write_atomically
@@ -55,6 +55,11 @@ class Run:
         """Time spent training, earlier parts of a resumed run included."""
         return self.seconds_before + time.monotonic() - self.started
 
+    @property
+    def labeled(self) -> Images:
+        """The labelled images with their given labels."""
+        return Images(self.data.train.pixels[self.split.labeled], self.split.labels)
+
     def train(self) -> Iterator[dict[str, Any]]:
         """Train to the last step, yielding every record that goes to `metrics.jsonl`.
 
@@ -78,7 +83,7 @@ class Run:
                         record |= {"images_per_second": round(rate, 1)}
                         mark, mark_step = now, step
                     if step % train.evaluate_every == 0 or last:
-                        record |= accuracies(state.method, state.average, state.online, self.data.test)
+                        record |= accuracies(state.method, state.average, state.online, self.data.test, self.labeled)
                         mark, mark_step = time.monotonic(), step  # the rate is that of training alone
                     if record:
                         record = {"step": step, "seconds": round(self.seconds, 3)} | record
@@ -128,16 +133,19 @@ class Run:
             "channels": state.evaluated.channels,
             "size": self.data.train.pixels.shape[-1],
             "network": self.settings.train.evaluated,
+            "labels": len(self.split.labeled),
+            "images": len(self.data.train),
         }
-        weights = {f"network.{name}": tensor for name, tensor in state.evaluated.state_dict().items()}
-        model = Checkpoint(weights, facts)
-        write_atomically(self.folder.model, pack(model))
-        self.folder.write_json(self.folder.summary, self.summarize())
+        summary = self.summarize()  # leaves the method prepared to predict with the evaluated network
+        tensors = {f"network.{name}": tensor for name, tensor in state.evaluated.state_dict().items()}
+        tensors |= {f"method.{name}": state.method.get_buffer(name) for name in state.method.predictor}
+        write_atomically(self.folder.model, pack(Checkpoint(tensors, facts)))
+        self.folder.write_json(self.folder.summary, summary)
 
     def summarize(self) -> dict[str, Any]:
         """The run's result with everything a reader needs to judge it."""
         settings, state = self.settings, self.state
-        final = evaluate(state.method, state.evaluated, self.data.test)
+        final = evaluate(state.method, state.evaluated, self.data.test, self.labeled)
         records = read_metrics(self.folder.metrics)
         name = f"accuracy_{settings.train.evaluated}"
         evaluations = [record[name] for record in records if name in record]

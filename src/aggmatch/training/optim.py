@@ -42,24 +42,25 @@ class SGD:
 
     def __init__(self, module: nn.Module, settings: OptimSettings) -> None:
         self.settings = settings
-        named = dict(module.named_parameters())
-        self.parameters: list[Tensor] = list(named.values())
-        self.velocity = {name: torch.zeros_like(parameter) for name, parameter in named.items()}
-        self.decayed = [parameter for parameter in self.parameters if parameter.ndim > 1]
+        self.parameters = dict(module.named_parameters())
+        self.velocity = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
 
     @torch.no_grad()
     def step(self, rate: Tensor) -> None:
-        """Apply the gradients, then free them."""
-        gradients = gradients_of(self.parameters)
-        velocity = list(self.velocity.values())
-        torch._foreach_add_(gradients_of(self.decayed), self.decayed, alpha=self.settings.weight_decay)
+        """Apply the gradients, then free them. Parameters that a method does not use have none and stay."""
+        used = {name: parameter for name, parameter in self.parameters.items() if parameter.grad is not None}
+        weights: list[Tensor] = list(used.values())
+        gradients = gradients_of(weights)
+        velocity = [self.velocity[name] for name in used]
+        kernels = [weight for weight in weights if weight.ndim > 1]
+        torch._foreach_add_(gradients_of(kernels), kernels, alpha=self.settings.weight_decay)
         torch._foreach_mul_(velocity, self.settings.momentum)
         torch._foreach_add_(velocity, gradients)
         torch._foreach_add_(gradients, velocity, alpha=self.settings.momentum)
         torch._foreach_mul_(gradients, rate)
-        torch._foreach_sub_(self.parameters, gradients)
-        for parameter in self.parameters:
-            parameter.grad = None  # the next backward then writes instead of adding
+        torch._foreach_sub_(weights, gradients)
+        for weight in weights:
+            weight.grad = None  # the next backward then writes instead of adding
 
     def state_dict(self) -> dict[str, Tensor]:
         """Velocity of every parameter, by its name."""

@@ -1,16 +1,18 @@
 """Everything that a run changes while it trains, and one step of it."""
 
+import copy
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from aggmatch.augment import Augmenter
-from aggmatch.data import DataSet, IndexStream, Split
+from aggmatch.data import BalancedStream, DataSet, IndexStream, Split
 from aggmatch.errors import AggMatchError
 from aggmatch.functional import score_pseudo_labels
-from aggmatch.methods import Batch, Problem, load_method
+from aggmatch.methods import Batch, Method, Problem, load_method
 from aggmatch.models import Network, build_network
 from aggmatch.training.checkpoint import Checkpoint
 from aggmatch.training.graph import Captured
@@ -55,15 +57,17 @@ class TrainState:
         split = split.to(device)
         self.labeled_index, self.labels = split.labeled, split.labels
 
-        self.online, self.average = self.build_networks(data, weight_seed)
-        problem = Problem(classes=len(data.classes), features=self.online.features)
-        self.method = load_method(settings.method_name)(settings.method, problem).to(device)
+        self.method, self.online, self.average = self.build_modules(data, weight_seed)
         self.optimizer = SGD(self.online, settings.optim)
         self.augment = Augmenter(settings.views, mirror=data.mirror)
 
         train = settings.train
         positions = torch.arange(len(self.labels), device=device)
-        self.labeled_stream = IndexStream(positions, train.batch, labeled_seed)
+        self.labeled_stream: IndexStream | BalancedStream = (
+            BalancedStream(positions, split.labels, len(data.classes), train.batch, labeled_seed)
+            if self.method.balanced
+            else IndexStream(positions, train.batch, labeled_seed)
+        )
         self.unlabeled_stream = IndexStream(split.unlabeled, train.batch * train.unlabeled_ratio, unlabeled_seed)
         self.generator = torch.Generator(device).manual_seed(view_seed)
         self.meters = Meters(device)
@@ -75,25 +79,27 @@ class TrainState:
             self.average.compile(dynamic=False)
         self.run_step = Captured(self.compute, self.generator) if on_cuda and settings.runtime.graph else self.compute
 
-    def build_networks(self, data: DataSet, seed: int) -> tuple[Network, Network]:
-        """The online network, and the average, which starts as its copy and never needs a gradient."""
-        channels = data.train.pixels.shape[1]
-        precision = self.settings.train.precision
+    def build_modules(self, data: DataSet, seed: int) -> tuple[Method[Any], Network, Network]:
+        """The method, the online network, and the average, which starts as its copy and never needs a gradient."""
+        settings = self.settings
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            networks = [
-                build_network(self.settings.model.name, channels=channels, classes=len(data.classes)) for _ in "oa"
-            ]
-        online, average = networks
+            channels, classes = data.train.pixels.shape[1], len(data.classes)
+            online = build_network(settings.model.name, channels=channels, classes=classes)
+            problem = Problem(
+                classes=classes, features=online.features, labels=len(self.labels), images=len(data.train)
+            )
+            method = load_method(settings.method_name)(settings.method, problem)
+            online.head = method.build_head()
         online.normalize_by(data.train.pixels)
-        average.load_state_dict(online.state_dict())
-        average.requires_grad_(False)
-        for network in networks:
-            network.to(self.device)
-            network.mixed = precision == "bfloat16" or (precision == "auto" and self.device.type == "cuda")
-            if self.device.type == "cuda":
-                network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return online, average
+        online.mixed = settings.train.precision == "bfloat16" or (
+            settings.train.precision == "auto" and self.device.type == "cuda"
+        )
+        online.to(self.device)
+        if self.device.type == "cuda":
+            online.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        average = copy.deepcopy(online).requires_grad_(False)
+        return method.to(self.device), online, average
 
     @property
     def evaluated(self) -> Network:
@@ -108,6 +114,7 @@ class TrainState:
 
     def step(self) -> None:
         """Take the next images of both streams and learn from them."""
+        self.method.refresh(self.steps_done)
         self.run_step(*self.draw_indices())
         self.steps_done += 1
 

@@ -10,17 +10,9 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from aggmatch.augment import (
-    GREY,
-    INDEX,
-    OPERATIONS,
-    VIEWS,
-    Augmenter,
-    ViewSettings,
-    cut_out,
-    randaugment_round,
-    shift_and_mirror,
-)
+from aggmatch.augment import VIEWS, Augmenter, ViewSettings
+from aggmatch.augment.randaugment import INDEX, OPERATIONS, randaugment_round
+from aggmatch.augment.views import GREY, cut_out, shift_and_mirror
 from aggmatch.config import ConfigError, describe
 from aggmatch.errors import AggMatchError
 

@@ -1,33 +1,27 @@
-"""Batched views of uint8 images: every image draws its own operations and its own magnitudes.
+"""RandAugment's operations on a batch in which every image has its own operation and its own magnitude.
 
-RandAugment's operations are three families, and a round sends the whole batch once through each family, with neutral
-parameters for the images whose operation lies elsewhere:
+The operations are three families, and a round sends the whole batch once through each family, with neutral parameters
+for the images whose operation lies elsewhere:
 
 - geometric: one inverse affine matrix per image, one gather;
 - table: one lookup table per image and channel, one gather;
 - blend: out = degenerate + factor · (image − degenerate), with one degenerate image and one factor per image.
 
-Pixels equal those of Pillow's own operators. Drawing parameters is kept apart from applying them. Shapes never depend
-on values and nothing is read on the host: a view can be captured in a CUDA graph, with the generator registered there.
+Pixels equal those of Pillow's own operators.
 
-Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), P = H · W pixels, V = 256 grey values,
-R rounds, K operations in the pool.
+Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), V = 256 grey values.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from aggmatch.config import ConfigError, Fraction, Natural, Settings
-from aggmatch.errors import AggMatchError, unknown
-
 Family = Literal["geometric", "table", "blend", "none"]
 Interpolation = Literal["nearest", "bilinear"]
 
-GREY = 127
 ONE = 1 << 16
 """1 in the 16.16 fixed point of Pillow's nearest-neighbour transform."""
 
@@ -68,37 +62,6 @@ INDEX = {name: index for index, name in enumerate(OPERATIONS)}
 """Name of an operation → its number in tensors."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ViewSettings(Settings):
-    """How the weak and the strong view of an image are made."""
-
-    flip: bool | None = None
-    """Mirror images left to right, half of the time. None: where the data set allows it."""
-    shift: Fraction = 0.125
-    """Largest shift of the weak view as a share of the side, reflect padded: 4 pixels of 32."""
-    randaugment: Literal["discrete", "continuous"] = "continuous"
-    """discrete: integer levels, each round applied half of the time. continuous: magnitudes from ranges, always."""
-    ops: tuple[str, ...] = tuple(OPERATIONS)
-    """Pool from which every round draws one operation per image, with replacement."""
-    rounds: Natural | None = None
-    """Operations per image. None: 2 if discrete, 3 if continuous."""
-    cutout: Fraction = 0.5
-    """Side of the grey square as a share of the image's side; if continuous, the largest. 0 switches it off."""
-    interpolation: Interpolation = "nearest"
-    """How rotation, shear and translation sample pixels; bilinear suits very small images."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.ops:
-            raise ConfigError("ops", "must name at least one operation, got none")
-        for name in self.ops:
-            if name not in OPERATIONS:
-                raise ConfigError("ops", f"must be among {', '.join(OPERATIONS)}, got {name!r}")
-
-
-# Gathers ---------------------------------------------------------------------------------------------------------
-
-
 def pick(images: Tensor, row: Tensor, column: Tensor) -> Tensor:
     """The pixels at the given places, the same in all channels of an image.
 
@@ -108,20 +71,6 @@ def pick(images: Tensor, row: Tensor, column: Tensor) -> Tensor:
     """
     index_N1P = (row * images.shape[-1] + column).flatten(1)[:, None].long()
     return images.flatten(2).gather(2, index_N1P.expand(-1, images.shape[1], -1)).view_as(images)
-
-
-def shift_and_mirror(images: Tensor, down_N: Tensor, right_N: Tensor, mirrored_N: Tensor) -> Tensor:
-    """Move the contents of every image by whole pixels, fill in by reflection, then mirror some left to right.
-
-    images: (N, C, H, W); down_N, right_N: integers below the side; mirrored_N: bool. Returns (N, C, H, W).
-    """
-    last = images.shape[-1] - 1
-    line = torch.arange(last + 1, device=images.device)
-    row_NH = line - down_N[:, None]
-    column_NW = torch.where(mirrored_N[:, None], last - line, line) - right_N[:, None]
-    # Reflection about both edges: |i| unfolds the left one, last − |last − i| the right one.
-    row_NH, column_NW = (last - (last - index.abs()).abs() for index in (row_NH, column_NW))
-    return pick(images, row_NH[:, :, None], column_NW[:, None, :])
 
 
 # Geometric family ------------------------------------------------------------------------------------------------
@@ -265,7 +214,7 @@ def smooth(pixels: Tensor) -> Tensor:
     return smoothed
 
 
-# Whole operations ------------------------------------------------------------------------------------------------
+# One round ------------------------------------------------------------------------------------------------------
 
 
 def randaugment_round(
@@ -286,115 +235,3 @@ def randaugment_round(
     if "blend" in families:
         images = blend(images, op_N, magnitude_N)
     return images
-
-
-def cut_out(images: Tensor, top_N: Tensor, left_N: Tensor, side_N: Tensor) -> Tensor:
-    """Paint one grey square into every image; parts beyond the border are dropped. (N, C, H, W) → (N, C, H, W)."""
-    line = torch.arange(images.shape[-1], device=images.device)
-    row_NH, column_NW = ((line >= start[:, None]) & (line < (start + side_N)[:, None]) for start in (top_N, left_N))
-    return images.masked_fill((row_NH[:, :, None] & column_NW[:, None, :])[:, None], GREY)
-
-
-# Views -----------------------------------------------------------------------------------------------------------
-
-
-class Augmenter:
-    """Makes the views that methods name; `mirror` says whether the data set bears mirrored images."""
-
-    def __init__(self, settings: ViewSettings, mirror: bool) -> None:
-        self.settings = settings
-        self.mirror = mirror if settings.flip is None else settings.flip
-        self.discrete = settings.randaugment == "discrete"
-        self.rounds = settings.rounds if settings.rounds is not None else 2 if self.discrete else 3
-        self.families = frozenset(OPERATIONS[name].family for name in settings.ops)
-        self._pools: dict[torch.device, Tensor] = {}
-
-    def __call__(self, view: str, images: Tensor, generator: torch.Generator) -> Tensor:
-        """The named view of uint8 images (N, C, H, W), in the same type and shape.
-
-        The generator lives on the images' device and is the only source of chance.
-        """
-        if view not in VIEWS:
-            raise unknown("view", view, VIEWS)
-        check_images(images)
-        return VIEWS[view](self, images, generator)
-
-    def plain(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """The images as they are."""
-        return images
-
-    def weak(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Shifted, and mirrored where allowed."""
-        return shift_and_mirror(images, *self.draw_shift(len(images), images.shape[-1], generator))
-
-    def strong(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """The weak view, then RandAugment, then cutout."""
-        images = self.weak(images, generator)
-        for op_N, magnitude_N in zip(*self.draw_operations(len(images), generator), strict=True):
-            images = randaugment_round(images, op_N, magnitude_N, self.families, self.settings.interpolation)
-        if self.settings.cutout > 0:
-            images = cut_out(images, *self.draw_square(len(images), images.shape[-1], generator))
-        return images
-
-    def draw_shift(self, count: int, side: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Uniform shifts down and right, each in [−s, s], and whether to mirror; each (N,)."""
-        most = min(round(self.settings.shift * side), side - 1)
-        down_N, right_N = torch.randint(-most, most + 1, (2, count), generator=generator, device=generator.device)
-        return down_N, right_N, uniform((count,), generator) < self.mirror / 2
-
-    def draw_operations(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Numbers of operations and their magnitudes, both (R, N)."""
-        shape, device = (self.rounds, count), generator.device
-        chosen_RN = torch.randint(len(self.settings.ops), shape, generator=generator, device=device)
-        op_RN, start_RN, end_RN, sign_RN = self._pool(device)[:, chosen_RN]
-        if self.discrete:
-            position_RN = torch.randint(1, 10, shape, generator=generator, device=device) / 10
-            op_RN = torch.where(uniform(shape, generator) < 0.5, op_RN, INDEX["identity"])
-        else:
-            position_RN = uniform(shape, generator)
-        magnitude_RN = torch.lerp(start_RN, end_RN, position_RN)
-        return op_RN.long(), torch.where(uniform(shape, generator) < 0.5, magnitude_RN, sign_RN * magnitude_RN)
-
-    def draw_square(self, count: int, side: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Top, left and side of squares whose centres are uniform over the image; whole numbers, each (N,)."""
-        down_N, right_N, share_N = uniform((3, count), generator)
-        if self.discrete:
-            share_N = torch.ones_like(share_N)
-        side_N = (share_N * (self.settings.cutout * side)).round()
-        top_N, left_N = ((centre * side - side_N / 2 + 0.5).floor() for centre in (down_N, right_N))
-        return top_N, left_N, side_N
-
-    def _pool(self, device: torch.device) -> Tensor:
-        """Number, both ends of the magnitude and the sign it may take, for every operation of the pool; (4, K).
-
-        Kept per device: a copy from the host could not be captured in a CUDA graph.
-        """
-        if device not in self._pools:
-            rows = []
-            for name in self.settings.ops:
-                operation = OPERATIONS[name]
-                ends = operation.discrete if self.discrete else operation.continuous
-                rows.append((INDEX[name], *ends, -1 if operation.family == "geometric" else 1))
-            self._pools[device] = torch.tensor(rows, dtype=torch.float32, device=device).T.contiguous()
-        return self._pools[device]
-
-
-VIEWS: dict[str, Callable[[Augmenter, Tensor, torch.Generator], Tensor]] = {
-    "plain": Augmenter.plain,
-    "weak": Augmenter.weak,
-    "strong": Augmenter.strong,
-}
-"""Name of a view → what makes it."""
-
-
-def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Numbers from U[0, 1) on the generator's device."""
-    return torch.rand(shape, generator=generator, device=generator.device)
-
-
-def check_images(images: Tensor) -> None:
-    """Refuse what the views cannot take, in words."""
-    shape = tuple(images.shape)
-    if images.dtype != torch.uint8 or len(shape) != 4 or shape[1] not in (1, 3) or shape[2] != shape[3]:
-        kind = str(images.dtype).removeprefix("torch.")
-        raise AggMatchError(f"Images must be uint8 of shape (N, 1 or 3, side, side), got {kind} of shape {shape}.")
