@@ -13,9 +13,7 @@ def test_the_loss_equals_the_definition(toy_state):
     n, m = len(batch.labels), len(batch.unlabeled[0])
     labeled, weak, strong = probs.split([n, m, m])
     threshold = weak.max(-1).values.sort().values[m // 2 - 1 : m // 2 + 1].mean().item()  # half of them pass
-    method = FixMatch(
-        Config(threshold=threshold, unlabeled_weight=2.0), Problem(classes=3, features=16, labels=6, images=90)
-    )
+    method = FixMatch(Config(threshold=threshold, unlabeled_weight=2.0), state.method.problem)
     loss = -sum(labeled[i, y].log() for i, y in enumerate(batch.labels.tolist())) / n
     for i in range(m):
         if weak[i].max() >= threshold:
