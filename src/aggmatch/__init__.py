@@ -1,3 +1,82 @@
-"""Image classification with very few labels."""
+"""Image classification with very few labels.
+
+The names below are the public interface; they are imported on first use, so that `import aggmatch` stays instant.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aggmatch.aggregation import Aggregate, Memory, aggregate
+    from aggmatch.config import Layer, Settings
+    from aggmatch.data import DataSet, Images, Split, draw_split, load
+    from aggmatch.errors import AggMatchError
+    from aggmatch.evaluation import Evaluation, evaluate
+    from aggmatch.functional import PseudoLabels
+    from aggmatch.inference import TrainedModel
+    from aggmatch.methods import Batch, Method, Problem, StepResult, Views, load_method
+    from aggmatch.models import Network, Output, build_network
+    from aggmatch.queue import ClassBalancedQueue
+    from aggmatch.training.loop import Run, resume, start
+    from aggmatch.training.settings import RunSettings, resolve
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "aggmatch.aggregation": ("Aggregate", "Memory", "aggregate"),
+    "aggmatch.config": ("Layer", "Settings"),
+    "aggmatch.data": ("DataSet", "Images", "Split", "draw_split", "load"),
+    "aggmatch.errors": ("AggMatchError",),
+    "aggmatch.evaluation": ("Evaluation", "evaluate"),
+    "aggmatch.functional": ("PseudoLabels",),
+    "aggmatch.inference": ("TrainedModel",),
+    "aggmatch.methods": ("Batch", "Method", "Problem", "StepResult", "Views", "load_method"),
+    "aggmatch.models": ("Network", "Output", "build_network"),
+    "aggmatch.queue": ("ClassBalancedQueue",),
+    "aggmatch.training.loop": ("Run", "resume", "start"),
+    "aggmatch.training.settings": ("RunSettings", "resolve"),
+}
+
+__all__ = [
+    "AggMatchError",
+    "Aggregate",
+    "Batch",
+    "ClassBalancedQueue",
+    "DataSet",
+    "Evaluation",
+    "Images",
+    "Layer",
+    "Memory",
+    "Method",
+    "Network",
+    "Output",
+    "Problem",
+    "PseudoLabels",
+    "Run",
+    "RunSettings",
+    "Settings",
+    "Split",
+    "StepResult",
+    "TrainedModel",
+    "Views",
+    "aggregate",
+    "build_network",
+    "draw_split",
+    "evaluate",
+    "load",
+    "load_method",
+    "resolve",
+    "resume",
+    "start",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'aggmatch' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

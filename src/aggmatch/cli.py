@@ -69,21 +69,15 @@ def train(
     layers += [read_assignment(text) for text in set_ or []]
 
     from aggmatch.training import loop
-    from aggmatch.training.folder import RunFolder
     from aggmatch.training.settings import resolve
 
     if out is None:
         out = default_folder(resolve(layers).to_dict())
-    folder = RunFolder(out)
-    if resume and not folder.holds_run:
-        raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one without --resume.")
-    with folder.locked():
-        run = (
-            loop.resume(out, layers, download=download)
-            if resume
-            else loop.start(resolve(layers), out, download=download)
-        )
-        follow_run(run, quiet=quiet)
+    if resume:
+        run = loop.resume(out, layers, download=download)
+    else:
+        run = loop.start(resolve(layers), out, download=download)
+    follow_run(run, quiet=quiet)
     if not quiet:
         print_summary(run)
 

@@ -15,7 +15,8 @@ from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 from aggmatch.training import loop
 from aggmatch.training.checkpoint import found, unpack
-from aggmatch.training.folder import MetricsFile, RunFolder, read_metrics
+from aggmatch.training.folder import RunFolder
+from aggmatch.training.log import read_log
 from aggmatch.training.settings import resolve
 
 QUICK = {
@@ -61,7 +62,7 @@ def test_a_run_folder_holds_everything(finished: RunFolder):
         "steps": 24,
         "network": "average",
     }
-    records = read_metrics(finished.metrics)
+    records = read_log(finished.metrics)
     assert [record["step"] for record in records] == [5, 10, 15, 20, 24]
     assert [record["step"] for record in records if "accuracy_average" in record] == [10, 20, 24]
     for name in ("loss", "loss_labeled", "loss_unlabeled", "lr", "images_per_second", "queue_fill", "confidence"):
@@ -106,10 +107,7 @@ def test_a_stopped_run_continues_to_the_same_weights_and_metrics(finished: RunFo
     resumed = complete(loop.resume(tmp_path / "stopped", []))
     assert model_bytes(resumed.folder) == model_bytes(finished)
     untimed = [
-        [
-            {k: v for k, v in record.items() if k not in ("seconds", "images_per_second")}
-            for record in read_metrics(path)
-        ]
+        [{k: v for k, v in record.items() if k not in ("seconds", "images_per_second")} for record in read_log(path)]
         for path in (finished.metrics, resumed.folder.metrics)
     ]
     assert untimed[0] == untimed[1]
@@ -211,28 +209,12 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 
 
 def test_a_second_process_is_kept_out(tmp_path: Path):
-    folder = RunFolder(tmp_path / "run")
-    with folder.locked(), pytest.raises(AggMatchError, match="Another process is training"), folder.locked():
-        pass
-    with folder.locked():
-        pass
-
-
-def test_metrics_are_cut_back_to_a_position_and_a_torn_last_line_is_left_out(tmp_path: Path):
-    path = tmp_path / "metrics.jsonl"
-    metrics = MetricsFile(path)
-    metrics.write({"step": 1})
-    position = metrics.position
-    metrics.write({"step": 2})
-    metrics.close()
-    with path.open("ab") as file:
-        file.write(b'{"step": 3, "lo')
-    assert read_metrics(path) == [{"step": 1}, {"step": 2}]
-    MetricsFile(path, position).close()
-    assert read_metrics(path) == [{"step": 1}]
-    path.write_text('{"step": 1}\nnonsense\n{"step": 2}\n')
-    with pytest.raises(AggMatchError, match="line 2 is damaged"):
-        read_metrics(path)
+    run = loop.start(quick(train__steps=6), tmp_path / "run")
+    records = run.train()
+    next(records)
+    with pytest.raises(AggMatchError, match="Another process is training"):
+        complete(loop.resume(tmp_path / "run", []))
+    assert len(list(records)) == 1
 
 
 def test_the_online_network_can_be_the_headline(tmp_path: Path):

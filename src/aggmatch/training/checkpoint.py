@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -51,8 +52,12 @@ def pack(checkpoint: Checkpoint) -> bytes:
 
 def unpack(data: bytes) -> Checkpoint:
     """The checkpoint in the bytes of a safetensors file."""
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return Checkpoint(load_tensors(data), json.loads(header["__metadata__"]["facts"]))
+    try:
+        tensors = load_tensors(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return Checkpoint(tensors, json.loads(header["__metadata__"]["facts"]))
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise ValueError(f"not a checkpoint ({error})") from None
 
 
 def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:

@@ -33,7 +33,7 @@ class RunFolder:
         """Make the folder; refuse one that holds anything else."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            occupied = any(entry.name != ".lock" for entry in self.path.iterdir())
+            occupied = any(self.path.iterdir())
         except OSError as error:
             raise AggMatchError(f"Cannot use {self.path} for a run: {error.strerror}. Choose another --out.") from error
         if occupied:
@@ -43,16 +43,11 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keep other processes from training in the folder; the lock dies with its process."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise AggMatchError(f"Cannot write to {self.path}: {error.strerror}. Choose another --out.") from error
-        with file:
-            try:
+            with (self.path / ".lock").open("w") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise AggMatchError(f"Another process is training in {self.path}. Choose another --out.") from None
-            yield
+                yield
+        except BlockingIOError:
+            raise AggMatchError(f"Another process is training in {self.path}. Choose another --out.") from None
 
     def write_json(self, path: Path, value: Mapping[str, Any]) -> None:
         """Write one of the folder's JSON files, whole or not at all."""
@@ -69,48 +64,3 @@ class RunFolder:
         if not isinstance(value, dict):
             raise AggMatchError(f"Cannot read {path}: it holds no table.")
         return value
-
-
-class MetricsFile:
-    """`metrics.jsonl`: one JSON object a line, appended, cut back to a checkpoint's position on resume."""
-
-    def __init__(self, path: Path, position: int = 0) -> None:
-        self.path = path
-        try:
-            self.file = path.open("ab")
-            self.file.truncate(position)
-        except OSError as error:
-            raise AggMatchError(f"Cannot write {path}: {error.strerror}.") from error
-
-    @property
-    def position(self) -> int:
-        """Length of what was written, in bytes."""
-        return self.file.seek(0, 2)
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Append one record."""
-        try:
-            self.file.write(json.dumps(record).encode() + b"\n")
-            self.file.flush()
-        except OSError as error:
-            raise AggMatchError(f"Cannot write {self.path}: {error.strerror}. Checkpoints are unchanged.") from error
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Records of a metrics file; a last line cut short by a kill is left out."""
-    records = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
-    for number, line in enumerate(lines):
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            if number < len(lines) - 1:
-                raise AggMatchError(f"Cannot read {path}: line {number + 1} is damaged.") from None
-    return records

@@ -22,11 +22,11 @@ from aggmatch.evaluation import accuracies, evaluate
 from aggmatch.files import write_atomically
 from aggmatch.training import checkpoint as checkpoints
 from aggmatch.training.checkpoint import Checkpoint, pack
-from aggmatch.training.folder import MetricsFile, RunFolder, read_metrics
-from aggmatch.training.meters import NonFiniteError
+from aggmatch.training.folder import RunFolder
+from aggmatch.training.log import Log, read_log
+from aggmatch.training.optim import cosine_rate
 from aggmatch.training.settings import RunSettings, resolve
 from aggmatch.training.state import TrainState, choose_device
-from aggmatch.training.tracking import Tracker
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the run is saved and can go on
@@ -47,7 +47,7 @@ class Run:
     folder: RunFolder
     state: TrainState
     seconds_before: float = 0.0
-    metrics_position: int = 0
+    log_position: int = 0
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -66,58 +66,58 @@ class Run:
         Raises `Stopped` after saving when a signal asks for it, and `AggMatchError` when a loss is not finite.
         """
         state, train, runtime = self.state, self.settings.train, self.settings.runtime
-        metrics = MetricsFile(self.folder.metrics, self.metrics_position)
-        tracker = Tracker(self.folder.tensorboard, state.steps_done) if runtime.tensorboard else None
-        self.started = mark = time.monotonic()
-        mark_step = state.steps_done
-        try:
-            with signals() as received:
-                while state.steps_done < train.steps:
-                    state.step()
-                    step, last = state.steps_done, state.steps_done == train.steps
-                    record: dict[str, Any] = {}
-                    if step % train.log_every == 0 or last:
-                        record = self.read_log()
-                        now = time.monotonic()
-                        rate = (step - mark_step) * state.images_per_step / max(now - mark, 1e-9)
-                        record |= {"images_per_second": round(rate, 1)}
-                        mark, mark_step = now, step
-                    if step % train.evaluate_every == 0 or last:
-                        record |= accuracies(state.method, state.average, state.online, self.data.test, self.labeled)
-                        mark, mark_step = time.monotonic(), step  # the rate is that of training alone
-                    if record:
-                        record = {"step": step, "seconds": round(self.seconds, 3)} | record
-                        metrics.write(record)
-                        if tracker:
-                            tracker.write(record)
-                        yield record
-                    if received or last or step % runtime.checkpoint_every == 0:
-                        self.save(metrics.position)
-                    if received and not last:
-                        raise Stopped(step, received[0])
-        except NonFiniteError as error:
-            raise AggMatchError(
-                f"Training stopped: {error}. {self.last_good()} Try a lower learning rate (--set optim.lr=...)."
-            ) from None
-        finally:
-            metrics.close()
-            if tracker:
-                tracker.close()
-        self.finish()
+        with self.folder.locked(), self.open_log() as log, signals() as received:
+            self.started = time.monotonic()
+            pace = Pace(state)
+            while state.steps_done < train.steps:
+                state.step()
+                record: dict[str, Any] = {}
+                if self.due(train.log_every):
+                    record |= self.read_metrics() | {"images_per_second": pace.read()}
+                if self.due(train.evaluate_every):
+                    record |= accuracies(state.method, state.average, state.online, self.data.test, self.labeled)
+                    pace.restart()
+                if record:
+                    record = {"step": state.steps_done, "seconds": round(self.seconds, 3)} | record
+                    log.write(record)
+                    yield record
+                if received or self.due(runtime.checkpoint_every):
+                    self.save(log.position)
+                if received and state.steps_done < train.steps:
+                    raise Stopped(state.steps_done, received[0])
+            self.finish()
 
-    def read_log(self) -> dict[str, Any]:
+    def due(self, every: int) -> bool:
+        """Whether this step is one of every so many, or the last."""
+        return self.state.steps_done % every == 0 or self.state.steps_done == self.settings.train.steps
+
+    def open_log(self) -> Log:
+        """The log, from where the run stands."""
+        tensorboard = self.folder.tensorboard if self.settings.runtime.tensorboard else None
+        return Log(self.folder.metrics, self.log_position, tensorboard=tensorboard, step=self.state.steps_done)
+
+    def read_metrics(self) -> dict[str, Any]:
         """Means since the last log step: the only place where a step's values reach the host."""
-        state = self.state
-        progress = (state.steps_done - 1) / self.settings.train.steps
-        rate = self.settings.optim.lr * float(torch.cos(torch.tensor(7 * torch.pi / 16 * progress)))
+        self.check()
+        state, settings = self.state, self.settings
+        progress = torch.tensor((state.steps_done - 1) / settings.train.steps)
+        rate = float(cosine_rate(settings.optim.lr, progress))
         status = {name: value.tolist() for name, value in state.method.status().items()}
         return {**state.meters.read(), "lr": rate, **status}
 
-    def save(self, metrics_position: int) -> None:
+    def save(self, log_position: int) -> None:
         """Write a checkpoint, but never of a run that has gone bad."""
-        self.state.meters.check()
-        facts = {"seconds": self.seconds, "metrics_position": metrics_position}
+        self.check()
+        facts = {"seconds": self.seconds, "log_position": log_position}
         checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.capture(**facts))
+
+    def check(self) -> None:
+        """Stop the run if any logged value was not finite since it started."""
+        if bad := self.state.meters.first_bad_value():
+            raise AggMatchError(
+                f"Training stopped: {bad.name} is not finite at step {bad.step}. {self.last_good()} "
+                f"Try a lower learning rate (--set optim.lr=...)."
+            )
 
     def last_good(self) -> str:
         """A sentence on what can be gone back to."""
@@ -146,7 +146,7 @@ class Run:
         """The run's result with everything a reader needs to judge it."""
         settings, state = self.settings, self.state
         final = evaluate(state.method, state.evaluated, self.data.test, self.labeled)
-        records = read_metrics(self.folder.metrics)
+        records = read_log(self.folder.metrics)
         name = f"accuracy_{settings.train.evaluated}"
         evaluations = [record[name] for record in records if name in record]
         last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
@@ -171,6 +171,24 @@ class Run:
             },
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
+
+
+class Pace:
+    """Images a second since it was last read or restarted."""
+
+    def __init__(self, state: TrainState) -> None:
+        self.state = state
+        self.restart()
+
+    def restart(self) -> None:
+        """Count from here; what took time before (an evaluation, say) does not count."""
+        self.since, self.steps = time.monotonic(), self.state.steps_done
+
+    def read(self) -> float:
+        """The rate so far; counts anew."""
+        steps, seconds = self.state.steps_done - self.steps, time.monotonic() - self.since
+        self.restart()
+        return round(steps * self.state.images_per_step / max(seconds, 1e-9), 1)
 
 
 def start(settings: RunSettings, out: Path, *, download: bool = False) -> Run:
@@ -210,7 +228,7 @@ def resume(out: Path, changes: list[Layer], *, download: bool = False) -> Run:
     if latest is not None:
         state.restore(latest)
         run.seconds_before = latest.facts["seconds"]
-        run.metrics_position = latest.facts["metrics_position"]
+        run.log_position = latest.facts["log_position"]
     return run
 
 

@@ -1,15 +1,17 @@
 """Means of logged values over the steps between two log steps, kept on the device."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from aggmatch.errors import AggMatchError
 
+class BadValue(NamedTuple):
+    """A logged value that was NaN or infinite, and the step at which it first was."""
 
-class NonFiniteError(AggMatchError):
-    """A logged value was NaN or infinite."""
+    name: str
+    step: int
 
 
 class Meters:
@@ -36,18 +38,15 @@ class Meters:
         self.total.add_(now)
         self.count.add_(1)
 
-    def check(self) -> None:
-        """Raise `NonFiniteError` if any value was not finite, naming the step and the part that went first."""
-        first_bad = self.first_bad.tolist()
-        bad = [(int(step), name) for name, step in zip(self.names, first_bad, strict=True) if step]
-        if bad:
-            # The parts come before the loss they add up to: name the cause, not the sum.
-            step, name = min(bad, key=lambda item: (item[0], item[1] == "loss"))
-            raise NonFiniteError(f"{name} is not finite at step {step}")
+    def first_bad_value(self) -> BadValue | None:
+        """The value that was the first not to be finite, if any was: one read from the device."""
+        steps = self.first_bad.tolist()
+        bad = [BadValue(name, int(step)) for name, step in zip(self.names, steps, strict=True) if step]
+        # Of one step, a part comes before the loss it adds to: name the cause, not the sum.
+        return min(bad, key=lambda value: (value.step, value.name == "loss"), default=None)
 
     def read(self) -> dict[str, float]:
-        """Means since the last call, after a `check`; starts afresh."""
-        self.check()
+        """Means since the last call; starts afresh."""
         means = (self.total / self.count.clamp(min=1)).tolist()
         self.total.zero_()
         self.count.zero_()

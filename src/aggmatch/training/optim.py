@@ -6,6 +6,7 @@ them when it is replayed. `torch.optim.SGD` cannot be captured with such a learn
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +18,16 @@ from aggmatch.config import Fraction, NonNegative, Positive, Settings
 class OptimSettings(Settings):
     """Section `optim`: FixMatch's recipe."""
 
+    optimizer: Literal["sgd", "lars"] = "sgd"
+    """lars: SGD in which every kernel moves in proportion to its norm, for large batches and rates."""
     lr: Positive = 0.03
     """η: initial learning rate; it falls as η·cos(7πk/16K)."""
     momentum: Fraction = 0.9
     """Nesterov momentum."""
     weight_decay: NonNegative = 5e-4
     """L2 penalty on kernels; BatchNorm and biases are exempt."""
+    trust: Positive = 1e-3
+    """t: step of a kernel as a share of its norm with `lars`, times the learning rate."""
     average: Fraction = 0.999
     """λ_m: decay of the average of the weights, AggMatch's momentum network."""
     average_warmup: bool = False
@@ -38,6 +43,8 @@ class SGD:
     """Stochastic gradient descent with Nesterov momentum and weight decay on kernels.
 
     g ← ∇ + wd·w,   v ← m·v + g,   w ← w − η(g + m·v)
+
+    With `lars`, g of a kernel is first multiplied by its trust ratio t·|w| / (|∇| + wd·|w|).
     """
 
     def __init__(self, module: nn.Module, settings: OptimSettings) -> None:
@@ -53,7 +60,10 @@ class SGD:
         gradients = gradients_of(weights)
         velocity = [self.velocity[name] for name in used]
         kernels = [weight for weight in weights if weight.ndim > 1]
+        ratios = trust_ratios(kernels, self.settings) if self.settings.optimizer == "lars" else None
         torch._foreach_add_(gradients_of(kernels), kernels, alpha=self.settings.weight_decay)
+        if ratios is not None:
+            torch._foreach_mul_(gradients_of(kernels), ratios)
         torch._foreach_mul_(velocity, self.settings.momentum)
         torch._foreach_add_(velocity, gradients)
         torch._foreach_add_(gradients, velocity, alpha=self.settings.momentum)
@@ -75,6 +85,14 @@ class SGD:
 def gradients_of(parameters: list[Tensor]) -> list[Tensor]:
     """Gradients of parameters, every one of which must have one."""
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def trust_ratios(kernels: list[Tensor], settings: OptimSettings) -> list[Tensor]:
+    """t·|w| / (|∇| + wd·|w|) of every kernel, each 0-d; 1 where weights or gradient are all 0."""
+    weight_K = torch.stack(torch._foreach_norm(kernels))
+    gradient_K = torch.stack(torch._foreach_norm(gradients_of(kernels)))
+    ratio_K = settings.trust * weight_K / (gradient_K + settings.weight_decay * weight_K)
+    return list(ratio_K.where((weight_K > 0) & (gradient_K > 0), 1).unbind())
 
 
 def average_decay(settings: OptimSettings, step: Tensor) -> Tensor:

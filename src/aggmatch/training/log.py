@@ -1,0 +1,84 @@
+"""A run's metrics: lines of JSON, and TensorBoard's files where asked for."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from aggmatch.errors import AggMatchError
+
+
+class Log:
+    """`metrics.jsonl`, one JSON object a line, appended; cut back to a checkpoint's position on resume.
+
+    With a `tensorboard` folder the same values go there as scalars.
+    """
+
+    def __init__(self, path: Path, position: int = 0, *, tensorboard: Path | None = None, step: int = 0) -> None:
+        self.path = path
+        self.writer = summary_writer(tensorboard, step) if tensorboard else None
+        try:
+            self.file = path.open("ab")
+            self.file.truncate(position)
+        except OSError as error:
+            raise AggMatchError(f"Cannot write {path}: {error.strerror}.") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+        if self.writer:
+            self.writer.close()
+
+    @property
+    def position(self) -> int:
+        """Length of what was written, in bytes."""
+        return self.file.seek(0, 2)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one record."""
+        try:
+            self.file.write(json.dumps(record).encode() + b"\n")
+            self.file.flush()
+        except OSError as error:
+            raise AggMatchError(f"Cannot write {self.path}: {error.strerror}. Checkpoints are unchanged.") from error
+        if self.writer:
+            for name, value in scalars(record):
+                self.writer.add_scalar(name, value, record["step"])
+
+
+def summary_writer(folder: Path, step: int) -> Any:
+    """TensorBoard's writer; what an earlier process wrote after `step` is dropped."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise AggMatchError("TensorBoard is not installed. Install it with: pip install 'aggmatch[track]'") from None
+    return SummaryWriter(str(folder), purge_step=step + 1)
+
+
+def scalars(record: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """The values of a record by name; lists (such as the fill of the queue) item by item."""
+    found: list[tuple[str, float]] = []
+    for name, value in record.items():
+        if isinstance(value, list):
+            found += [(f"{name}/{number}", item) for number, item in enumerate(value)]
+        elif name != "step":
+            found.append((name, value))
+    return found
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """Records of a metrics file; a last line cut short by a kill is left out."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            if number < len(lines):
+                raise AggMatchError(f"Cannot read {path}: line {number} is damaged.") from None
+    return records

@@ -1,0 +1,220 @@
+"""The command line as a user meets it: what it prints, and what it says when something is wrong."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aggmatch import cli
+
+QUICK = ["--steps", "6", "--set", "model.name=small-4", "--set", "train.batch=10", "--set", "train.unlabeled_ratio=2"]
+SMALL_QUEUE = ["--set", "method.slots=8", "--set", "method.subsets=2"]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Runs the command line in an empty folder; returns exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["aggmatch", *words])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def trained(run, tmp_path):
+    code, out, err = run("train", "digits", "--out", "run", *QUICK, *SMALL_QUEUE)
+    assert code == 0, err
+    return tmp_path / "run", out
+
+
+def test_a_run_prints_its_accuracy_and_where_it_lies(trained):
+    path, out = trained
+    summary = json.loads((path / "summary.json").read_text())
+    assert "aggmatch on digits, 10 labels, fold 0, 6 steps" in out
+    assert f"{summary['accuracy']:.2f} % test accuracy" in out
+    assert "Run folder: run" in out
+    assert "step 6/6" in out
+
+
+def test_quiet_prints_nothing(run):
+    assert run("train", "--quiet", "--method", "supervised", *QUICK) == (0, "", "")
+
+
+def test_the_default_folder_names_the_run_and_the_same_words_resume_it(run, tmp_path):
+    words = ["train", "digits", "--method", "fixmatch", "--labels", "20", "--fold", "2", *QUICK]
+    assert run(*words)[0] == 0
+    assert (tmp_path / "runs/digits-20-fixmatch-fold2/summary.json").exists()
+    code, _, err = run(*words)
+    assert code == 2
+    assert "holds a run already. Continue it with --resume, or choose another --out" in err
+    assert run(*words, "--resume")[0] == 0
+
+
+def test_a_run_can_be_repeated_from_its_own_configuration(run, trained, tmp_path):
+    path, _ = trained
+    assert run("train", "--config", str(path / "config.json"), "--out", "again")[0] == 0
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
+
+
+def test_evaluate_gives_the_accuracy_of_the_summary(run, trained):
+    path, _ = trained
+    code, out, _ = run("evaluate", str(path))
+    summary = json.loads((path / "summary.json").read_text())
+    assert code == 0
+    assert f"{summary['accuracy']:.2f} % of 360 test images." in out
+    assert f"{summary['class_accuracy']['7']:.2f}" in out
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("methods", ["aggmatch", "fixmatch", "supervised", "Sohn et al."]),
+        ("data", ["digits", "cifar10", "cifar100", "svhn", "come with the package", "--download fetches 170 MB"]),
+        ("recipes", ["model.name = wrn-28-8", "method.slots = 256"]),
+        ("settings", ["method.similarity_temperature", "0.05", "τ_sim", "optim.lr"]),
+    ],
+)
+def test_lists_show_what_there_is(run, what, expected):
+    code, out, _ = run("list", what)
+    assert code == 0
+    assert all(word in out for word in expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "nonsense"], "Unknown data set 'nonsense'"),
+        (["train", "digit"], "Did you mean 'digits'?"),
+        (
+            ["train", "--method", "aggmach"],
+            "Did you mean 'aggmatch'? See: aggmatch list methods",
+        ),
+        (["train", "--labels", "13"], "data.labels must be a multiple of 10"),
+        (["train", "--labels", "5"], "data.labels must be at least 10, one for each class"),
+        (["train", "--labels", "0"], "data.labels must be at least 1, got 0 (from --labels 0)."),
+        (["train", "--labels", "100000"], "data.labels asks for 10000 images of class"),
+        (["train", "--labels", "-10"], "data.labels must be at least 1, got -10"),
+        (["train", "--steps", "0"], "train.steps must be at least 1, got 0 (from --steps 0)."),
+        (["train", "--fold", "-1"], "data.fold must be at least 0, got -1"),
+        (["train", "--set", "method.threshold=1.5"], "in [0, 1], got 1.5 (from --set method.threshold=1.5)."),
+        (["train", "--set", "optim.learning_rate=1"], "Unknown setting 'optim.learning_rate'"),
+        (["train", "--set", "train.batch=-3"], "train.batch must be at least 1, got -3"),
+        (["train", "--set", "nonsense"], "--set takes key=value, got 'nonsense'"),
+        (["train", "--set", "model.name=resnet"], "model.name must be small, small-WIDTH, or wrn-DEPTH-WIDTH"),
+        (["train", "--device", "quantum"], "runtime.device must be auto, cpu, cuda or cuda:N, got 'quantum'."),
+        (["train", "--device", "cuda:99"], "runtime.device is 'cuda:99', but this machine has"),
+        (["train", "--config", "missing.toml"], "Cannot read configuration missing.toml: No such file or directory."),
+        (["train", "--split", "missing.json"], "Cannot read the split"),
+        (["train", "--resume", "--out", "nowhere"], "Cannot resume nowhere: it holds no run."),
+        (["train", "cifar10"], "cifar10 is not in data: looked for cifar-10-python.tar.gz"),
+        (["train", "svhn", "--data-dir", "missing"], "svhn is not in missing"),
+        (["evaluate", "nowhere"], "Cannot read nowhere/config.json: No such file or directory."),
+        (["list", "nonsense"], "Unknown list 'nonsense'. Known: data, methods, recipes, settings."),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_two(run, tmp_path, words, message):
+    code, out, err = run(*words)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [], "nothing was left behind"
+
+
+def test_a_truncated_archive_is_named(run, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/cifar-10-python.tar.gz").write_bytes(b"\x1f\x8b\x08\x00 not much of an archive")
+    code, _, err = run("train", "cifar10")
+    assert code == 2
+    assert "cifar-10-python.tar.gz is damaged" in err
+
+
+def test_a_read_only_folder_is_named(run, tmp_path):
+    place = tmp_path / "file"
+    place.write_text("not a folder")
+    code, _, err = run("train", "--out", "file/run", *QUICK)
+    assert code == 2
+    assert "file/run" in err
+    assert place.read_text() == "not a folder"
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(run, tmp_path):
+    words = ["train", "--out", "run", *QUICK, *SMALL_QUEUE, "--set", "runtime.checkpoint_every=2"]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = 60_000  # enough for the small files, not for a checkpoint
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        code, _, err = run(*words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 2
+    assert "Cannot write run/checkpoints/step-00000002" in err
+    assert run(*words, "--resume")[0] == 0
+
+
+def test_a_resume_with_another_setting_is_refused(run, trained):
+    code, _, err = run("train", "--resume", "--out", "run", "--set", "optim.lr=0.01")
+    assert code == 2
+    assert "Cannot resume run: optim.lr was 0.03, now 0.01" in err or "optim.lr was" in err
+
+
+def test_an_unfinished_run_cannot_be_evaluated(run, trained):
+    path, _ = trained
+    (path / "model.safetensors").unlink()
+    code, _, err = run("evaluate", str(path))
+    assert code == 2
+    assert "has no model yet" in err
+
+
+def test_a_damaged_model_is_named(run, trained):
+    path, _ = trained
+    (path / "model.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{}")
+    code, _, err = run("evaluate", str(path))
+    assert code == 2
+    assert "run/model.safetensors: not a checkpoint" in err
+
+
+def test_tensorboard_gets_the_metrics(run, tmp_path):
+    pytest.importorskip("tensorboard")
+    assert run("train", "--out", "run", "--tensorboard", "--method", "supervised", *QUICK)[0] == 0
+    assert list((tmp_path / "run/tensorboard").iterdir())
+
+
+def test_the_version_is_printed(run):
+    code, out, _ = run("--version")
+    assert code == 0
+    assert out.startswith("aggmatch 0.")
+
+
+@pytest.mark.parametrize("command", ["", "train", "evaluate", "list", "demo"])
+def test_help_answers_in_under_half_a_second_of_cpu(command):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-m", "aggmatch", *command.split(), "--help"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])}
