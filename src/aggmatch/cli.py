@@ -24,6 +24,12 @@ app = typer.Typer(
 )
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; repeatable.")]
+Data = Annotated[str | None, typer.Argument(help="See `aggmatch list data`.", show_default="digits")]
+Labels = Annotated[
+    int | None, typer.Option(help="Labelled images in all, equal per class.", show_default="the recipe's")
+]
+Steps = Annotated[int | None, typer.Option(help="Training steps.", show_default="the recipe's")]
+Config = Annotated[Path | None, typer.Option(help="Settings from a TOML file or a run's config.json.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of the downloaded data sets.", show_default="data")]
 Download = Annotated[bool, typer.Option("--download", help="Fetch the data set's files if they are missing.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or auto.", show_default="auto")]
@@ -32,17 +38,15 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")
 
 @app.command()
 def train(
-    data: Annotated[
-        str | None, typer.Argument(help="Data set: see `aggmatch list data`.", show_default="digits")
-    ] = None,
+    data: Data = None,
     method: Annotated[str | None, typer.Option(help="See `aggmatch list methods`.", show_default="aggmatch")] = None,
-    labels: Annotated[int | None, typer.Option(help="Labelled images in all, equal per class.")] = None,
+    labels: Labels = None,
     fold: Annotated[int | None, typer.Option(help="Which draw of the labelled images.", show_default="0")] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    steps: Steps = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run.", show_default="runs/DATA-LABELS-METHOD-foldN")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file or a run's config.json.")] = None,
+    config: Config = None,
     set_: Set = None,
     split: Annotated[Path | None, typer.Option(help="Reuse the labelled images of a split.json.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
@@ -53,7 +57,9 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train a classifier from a few labelled and many unlabelled images."""
-    given: list[tuple[str, str, Any]] = [
+    layers = gather(
+        config,
+        set_,
         (f"DATA {data}", "data.name", data),
         (f"--method {method}", "method.name", method),
         (f"--labels {labels}", "data.labels", labels),
@@ -63,10 +69,7 @@ def train(
         (f"--data-dir {data_dir}", "runtime.data_dir", data_dir and str(data_dir)),
         (f"--device {device}", "runtime.device", device),
         ("--tensorboard", "runtime.tensorboard", tensorboard or None),
-    ]
-    layers = [read_file(config)] if config else []
-    layers += [Layer(source, {key: value}) for source, key, value in given if value is not None]
-    layers += [read_assignment(text) for text in set_ or []]
+    )
 
     from aggmatch.training import loop
     from aggmatch.training.settings import resolve
@@ -82,13 +85,20 @@ def train(
         print_summary(run)
 
 
+def gather(config: Path | None, assignments: list[str] | None, *given: tuple[str, str, Any]) -> list[Layer]:
+    """Layers of settings: the file, then options (source, key, value) that were given, then `--set`."""
+    layers = [read_file(config)] if config else []
+    layers += [Layer(source, {key: value}) for source, key, value in given if value is not None]
+    return layers + [read_assignment(text) for text in assignments or []]
+
+
 def default_folder(settings: dict[str, Any]) -> Path:
     """Where a run goes when it is not told."""
     data, method = settings["data"], settings["method"]["name"].replace(":", ".")
     return Path("runs") / f"{Path(data['name']).name}-{data['labels']}-{method}-fold{data['fold']}"
 
 
-def follow_run(run: "Run", *, quiet: bool, title: str = "") -> None:
+def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> None:
     """Train with a live display; a signal becomes a sentence and the usual exit code."""
     from aggmatch.console import follow, stderr
     from aggmatch.training.loop import Stopped
@@ -123,6 +133,48 @@ def print_summary(run: "Run") -> None:
         soft_wrap=True,
     )
     stdout.print(f"Run folder: {run.folder.path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def compare(
+    data: Data = None,
+    methods: Annotated[str | None, typer.Option(help="Names with commas.", show_default="all that there are")] = None,
+    labels: Labels = None,
+    folds: Annotated[int, typer.Option(help="Number of draws of the labelled images, from fold 0 on.", min=1)] = 3,
+    steps: Steps = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the runs.", show_default="runs/compare-DATA-LABELS")
+    ] = None,
+    config: Config = None,
+    set_: Set = None,
+    data_dir: DataDir = None,
+    download: Download = False,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train several methods on the same folds and print mean ± std. The same words continue where it stopped."""
+    layers = gather(
+        config,
+        set_,
+        (f"DATA {data}", "data.name", data),
+        (f"--labels {labels}", "data.labels", labels),
+        (f"--steps {steps}", "train.steps", steps),
+        (f"--data-dir {data_dir}", "runtime.data_dir", data_dir and str(data_dir)),
+        (f"--device {device}", "runtime.device", device),
+    )
+
+    from aggmatch.console import stdout
+    from aggmatch.experiments import compare as experiment
+    from aggmatch.methods import known_methods
+
+    names = [name.strip() for name in methods.split(",")] if methods else known_methods()
+    runs = experiment.plan(names, folds, layers)
+    first = next(iter(runs.values())).data
+    out = out or Path("runs") / f"compare-{Path(first.name).name}-{first.labels}"
+    follow = lambda run, title: follow_run(run, quiet=quiet, title=title, again="the same command")  # noqa: E731
+    result = experiment.run(runs, out, follow, download=download)
+    stdout.print(result.table().rich())
+    stdout.print(f"Also in {', '.join(map(str, result.write(out)))}", highlight=False, soft_wrap=True)
 
 
 @app.command()

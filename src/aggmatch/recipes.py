@@ -33,7 +33,7 @@ DATA: dict[str, dict[str, Any]] = {
 }
 
 METHOD: dict[tuple[str, str], dict[str, Any]] = {
-    ("digits", "aggmatch"): {"method.slots": 64, "method.subsets": 8},
+    ("digits", "aggmatch"): {"method.slots": 256, "method.subsets": 8},
     ("cifar100", "aggmatch"): {"method.slots": 256},
 }
 

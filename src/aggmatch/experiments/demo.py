@@ -18,14 +18,15 @@ Three methods train on the same ten labels; 360 other images test what they lear
 """
 
 METHODS = ("supervised", "fixmatch", "aggmatch")
+CHOSEN: dict[str, object] = {"data.name": "digits", "data.labels": 10}
 
 
 def run(out: Path, fold: int, follow: Callable[[Run, str], None]) -> Table:
     """Train every method on one fold and put the results next to each other."""
     rows: list[list[object]] = []
     for method in METHODS:
-        chosen = {"data.name": "digits", "data.labels": 10, "data.fold": fold, "method.name": method}
-        training = start(resolve([Layer("the demo", chosen)]), out / method)
+        layer = Layer("the demo", CHOSEN | {"data.fold": fold, "method.name": method})
+        training = start(resolve([layer]), out / method)
         follow(training, f"{method:>10}")
         summary = training.folder.read_json(training.folder.summary)
         precision = summary.get("pseudo_precision")

@@ -2,6 +2,8 @@
 
 import importlib
 import pkgutil
+import sys
+from pathlib import Path
 from typing import Any
 
 from aggmatch.errors import AggMatchError, unknown
@@ -32,6 +34,8 @@ def load_method(name: str) -> type[Method[Any]]:
 
 def _load_foreign(name: str) -> type[Method[Any]]:
     module_name, _, class_name = name.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # an installed command does not look into the working directory by itself
     try:
         method = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, ValueError) as error:

@@ -56,6 +56,11 @@ class Run:
         return self.seconds_before + time.monotonic() - self.started
 
     @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.state.steps_done == self.settings.train.steps and self.folder.summary.exists()
+
+    @property
     def labeled(self) -> Images:
         """The labelled images with their given labels."""
         return Images(self.data.train.pixels[self.split.labeled], self.split.labels)
@@ -230,6 +235,13 @@ def resume(out: Path, changes: list[Layer], *, download: bool = False) -> Run:
         run.seconds_before = latest.facts["seconds"]
         run.log_position = latest.facts["log_position"]
     return run
+
+
+def start_or_resume(settings: RunSettings, out: Path, *, download: bool = False) -> Run:
+    """The run of these settings in a folder: begun if it is not there, continued if it is."""
+    if RunFolder(out).holds_run:
+        return resume(out, [Layer("the new run", flatten(settings.to_dict()))], download=download)
+    return start(settings, out, download=download)
 
 
 @contextmanager

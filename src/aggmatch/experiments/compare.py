@@ -1,0 +1,73 @@
+"""Several methods on the same folds: who is better, and by how much more than chance."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aggmatch.config import Layer
+from aggmatch.files import write_atomically
+from aggmatch.tables import Table
+from aggmatch.training.loop import Run, start_or_resume
+from aggmatch.training.settings import RunSettings, resolve
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Summaries of the runs of each method, one for each fold."""
+
+    summaries: dict[str, list[dict[str, Any]]]
+
+    def table(self) -> Table:
+        """Mean ± sample standard deviation over the folds, best first."""
+        rows = []
+        for method, runs in self.summaries.items():
+            accuracies = [run["accuracy"] for run in runs]
+            spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
+            seconds = statistics.mean(run["seconds"] for run in runs)
+            rows.append([method, statistics.mean(accuracies), spread, len(runs), *accuracies, seconds])
+        folds = [f"fold {run['fold']}" for run in next(iter(self.summaries.values()))]
+        rows.sort(key=lambda row: -row[1])
+        return Table(["method", "accuracy %", "± std", "n", *folds, "seconds"], rows, title=self.title())
+
+    def title(self) -> str:
+        """What was compared, so that no figure stands alone."""
+        run = next(iter(self.summaries.values()))[0]
+        steps = sorted({summary["steps"] for runs in self.summaries.values() for summary in runs})
+        return (
+            f"{run['data']}, {run['labels']} labels, {' / '.join(map(str, steps))} steps, "
+            f"test accuracy of the {run['network']} network at the last step, {run['hardware']}"
+        )
+
+    def write(self, out: Path) -> list[Path]:
+        """The table as `comparison.csv`, `.json` and `.md`."""
+        table = self.table()
+        contents = {"csv": table.csv(), "json": table.json() + "\n", "md": f"{table.title}\n\n{table.markdown()}"}
+        paths = [out / f"comparison.{suffix}" for suffix in contents]
+        for path, content in zip(paths, contents.values(), strict=True):
+            write_atomically(path, content.encode())
+        return paths
+
+
+def plan(methods: Sequence[str], folds: int, layers: Sequence[Layer]) -> dict[tuple[str, int], RunSettings]:
+    """Settings of every run, by method and fold. All are checked before the first one starts."""
+    return {
+        (method, fold): resolve([*layers, Layer("the comparison", {"method.name": method, "data.fold": fold})])
+        for method in methods
+        for fold in range(folds)
+    }
+
+
+def run(
+    runs: dict[tuple[str, int], RunSettings], out: Path, follow: Callable[[Run, str], None], *, download: bool = False
+) -> Comparison:
+    """Train what is not trained yet: finished runs in `out` are taken as they are, half-finished ones go on."""
+    summaries: dict[str, list[dict[str, Any]]] = {}
+    for (method, fold), settings in runs.items():
+        place = out / method.replace(":", ".") / f"fold{fold}"
+        training = start_or_resume(settings, place, download=download)
+        if not training.finished:
+            follow(training, f"{method} fold {fold}")
+        summaries.setdefault(method, []).append(training.folder.read_json(training.folder.summary))
+    return Comparison(summaries)

@@ -1,0 +1,55 @@
+"""The example of the guide, taken from the page and used as a reader would."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aggmatch import cli
+
+PAGE = Path(__file__).parents[2] / "docs/add-a-method.md"
+
+
+@pytest.fixture
+def margin(tmp_path: Path, monkeypatch) -> Path:
+    """A folder with the guide's example in it, as the working directory."""
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
+    (tmp_path / "margin.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_example_trains_resumes_and_is_logged(margin: Path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # as an installed command has it
+    words = ["train", "digits", "--method", "margin:MarginMatch", "--set", "method.momentum=0.9"]
+    quick = ["--out", "run", "--steps", "8", "--set", "model.name=small-4", "--quiet"]
+    monkeypatch.setattr(sys, "argv", ["aggmatch", *words, *quick])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    summary = json.loads((margin / "run/summary.json").read_text())
+    assert summary["method"] == "margin:MarginMatch"
+    assert 0 < summary["pseudo_coverage"] < 1
+    monkeypatch.setattr(sys, "argv", ["aggmatch", "train", "--resume", "--out", "run"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+
+
+def test_a_wrong_setting_of_the_example_is_refused(margin: Path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        sys, "argv", ["aggmatch", "train", "--method", "margin:MarginMatch", "--set", "method.momentum=2"]
+    )
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert "method.momentum must be in [0, 1], got 2.0" in capsys.readouterr().err
+
+
+def test_the_page_shows_commands_that_exist():
+    commands = set(re.findall(r"`?aggmatch (\w+)", PAGE.read_text())) - {"import"}
+    help_text = subprocess.run([sys.executable, "-m", "aggmatch", "--help"], capture_output=True, text=True).stdout
+    assert commands <= set(re.findall(r"^  (\w+) ", help_text, flags=re.M))

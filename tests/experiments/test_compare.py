@@ -1,0 +1,80 @@
+import csv
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from aggmatch.config import Layer
+from aggmatch.errors import AggMatchError
+from aggmatch.experiments import compare
+from aggmatch.experiments.compare import Comparison
+
+QUICK = {"model.name": "small-4", "train.steps": 6, "train.batch": 10, "train.unlabeled_ratio": 2}
+
+
+def layers(**changes):
+    return [Layer("the test", QUICK | {key.replace("__", "."): value for key, value in changes.items()})]
+
+
+def train(run, title):
+    for _ in run.train():
+        pass
+
+
+def summary(fold, accuracy, **more):
+    facts = {"data": "digits", "labels": 10, "steps": 6, "network": "average", "hardware": "a CPU", "seconds": 2.0}
+    return facts | {"fold": fold, "accuracy": accuracy} | more
+
+
+def test_a_table_has_mean_and_sample_deviation_best_first():
+    result = Comparison({"a": [summary(0, 50.0), summary(1, 54.0)], "b": [summary(0, 90.0), summary(1, 91.0)]})
+    table = result.table()
+    assert [row[0] for row in table.rows] == ["b", "a"]
+    assert list(table.rows[1][1:6]) == [52.0, pytest.approx(statistics.stdev([50, 54])), 2, 50.0, 54.0]
+    assert table.title.startswith("digits, 10 labels, 6 steps, test accuracy of the average network")
+
+
+def test_one_fold_has_no_deviation():
+    assert Comparison({"a": [summary(0, 50.0)]}).table().rows[0][2] is None
+
+
+def test_all_methods_train_on_the_same_folds(tmp_path: Path):
+    result = compare.run(compare.plan(["supervised", "fixmatch"], 2, layers()), tmp_path, train)
+    for fold in (0, 1):
+        splits = [json.loads((tmp_path / m / f"fold{fold}/split.json").read_text()) for m in ("supervised", "fixmatch")]
+        assert splits[0] == splits[1]
+    result.write(tmp_path)
+    rows = list(csv.DictReader((tmp_path / "comparison.csv").open()))
+    assert {row["method"] for row in rows} == {"supervised", "fixmatch"}
+    objects = json.loads((tmp_path / "comparison.json").read_text())
+    assert objects[0]["n"] == 2
+    assert (tmp_path / "comparison.md").read_text().count("| supervised |") == 1
+
+
+def test_a_comparison_goes_on_where_it_stopped(tmp_path: Path):
+    plan = compare.plan(["supervised", "fixmatch"], 1, layers(runtime__checkpoint_every=2))
+    trained = []
+
+    def break_off_in_the_second(run, title):
+        trained.append(title)
+        for record in run.train():
+            if len(trained) == 2 and record["step"] == 6:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare.run(plan, tmp_path, break_off_in_the_second)
+    result = compare.run(plan, tmp_path, lambda run, title: (trained.append(title), train(run, title)))
+    assert trained == ["supervised fold 0", "fixmatch fold 0", "fixmatch fold 0"]
+    assert {name: len(runs) for name, runs in result.summaries.items()} == {"supervised": 1, "fixmatch": 1}
+
+
+def test_another_setting_in_the_same_folder_is_refused(tmp_path: Path):
+    compare.run(compare.plan(["supervised"], 1, layers()), tmp_path, train)
+    with pytest.raises(AggMatchError, match=r"optim\.lr was 0\.03, now 0\.1"):
+        compare.run(compare.plan(["supervised"], 1, layers(optim__lr=0.1)), tmp_path, train)
+
+
+def test_an_unknown_method_stops_before_anything_is_trained(tmp_path: Path):
+    with pytest.raises(AggMatchError, match="Unknown method 'nonsense'"):
+        compare.plan(["supervised", "nonsense"], 3, layers())
