@@ -120,3 +120,24 @@ def test_scores_leave_out_images_of_unknown_truth():
 def test_scores_with_nothing_kept_are_zero_not_nan():
     scores = score_pseudo_labels(PseudoLabels(torch.tensor([0]), torch.tensor([0.0])), torch.tensor([0]))
     assert (scores.precision.item(), scores.recall.item(), scores.coverage.item()) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("progress", "share", "weight"),
+    [(0.0, 0.4, 0.0), (0.1, 0.4, 0.25), (0.4, 0.4, 1.0), (0.7, 0.4, 1.0), (0.5, 1.0, 0.5), (0.0, 0.0, 1.0)],
+)
+def test_a_linear_ramp_reaches_one_after_its_share_of_the_steps(progress, share, weight):
+    from aggmatch.functional import linear_ramp
+
+    ramp = linear_ramp(torch.tensor(progress), share)
+    assert ramp.ndim == 0
+    assert ramp.item() == pytest.approx(weight)
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.just(0.0) | st.floats(1e-6, 1))
+def test_a_linear_ramp_never_falls_and_stays_between_zero_and_one(early, late, share):
+    from aggmatch.functional import linear_ramp
+
+    early, late = sorted((early, late))
+    low, high = linear_ramp(torch.tensor([early, late]), share)
+    assert 0 <= low <= high <= 1

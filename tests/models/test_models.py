@@ -103,3 +103,69 @@ def test_a_saved_network_carries_its_normalisation():
     copy.load_state_dict(network.state_dict())
     x = images(3, 1, 8)
     torch.testing.assert_close(copy.eval()(x).logits, network.eval()(x).logits)
+
+
+def statistics(network: Network) -> dict[str, torch.Tensor]:
+    """Copies of the running means and variances of every BatchNorm."""
+    return {name: buffer.clone() for name, buffer in network.named_buffers() if ".running_" in name}
+
+
+@pytest.mark.parametrize("name", ["small-4", "wrn-10-1"])
+def test_frozen_statistics_stay_while_the_batch_is_normalised_by_its_own(name):
+    from aggmatch.models import frozen_statistics
+
+    network = build_network(name, channels=1, classes=2).train()
+    network(images(8, 1, 8, seed=1))
+    before = statistics(network)
+    with frozen_statistics(network):
+        frozen = network(images(8, 1, 8, seed=2)).logits
+    after = statistics(network)
+    assert before
+    assert all(torch.equal(value, after[key]) for key, value in before.items())
+
+    ordinary = network(images(8, 1, 8, seed=2)).logits
+    assert torch.equal(frozen, ordinary)
+    assert not torch.equal(frozen, network.eval()(images(8, 1, 8, seed=2)).logits)
+    moved = statistics(network)
+    assert not any(torch.equal(value, moved[key]) for key, value in before.items())
+
+
+def test_frozen_statistics_let_gradients_through():
+    from aggmatch.models import frozen_statistics
+
+    network = build_network("small-4", channels=1, classes=2).train()
+    gradients = []
+    for frozen in (True, False):
+        network.zero_grad()
+        if frozen:
+            with frozen_statistics(network):
+                output = network(images(8, 1, 8))
+        else:
+            output = network(images(8, 1, 8))
+        output.logits.square().sum().backward()  # after the block, where training does it
+        gradients.append([parameter.grad for parameter in network.parameters()])
+    for left, right in zip(*gradients, strict=True):
+        assert left is not None
+        assert left.abs().sum() > 0
+        torch.testing.assert_close(left, right)
+
+
+def test_statistics_thaw_even_after_an_error():
+    from aggmatch.models import frozen_statistics
+
+    network = build_network("wrn-10-1", channels=1, classes=2).train()
+    norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    norms[0].momentum = 0.25
+    expected = [norm.momentum for norm in norms]
+    during: list[float | None] = []
+
+    def fail() -> None:
+        with frozen_statistics(network):
+            during.extend(norm.momentum for norm in norms)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert during == [0.0] * len(norms)
+    assert [norm.momentum for norm in norms] == expected
+    assert set(expected) == {0.25, 1e-3}
