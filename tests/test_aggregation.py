@@ -7,17 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggmatch import aggregation
-from aggmatch.aggregation import Memory, aggregate
+from aggmatch.aggregation import EMPTY, Memory, aggregate
 
 
 def random_case(queries=5, subsets=3, slots=6, features=4, classes=3, seed=0, empty=0.0):
     generator = torch.Generator().manual_seed(seed)
     feature = torch.randn(queries, features, generator=generator)
     probs = torch.softmax(2 * torch.randn(queries, classes, generator=generator), -1)
+    count = subsets * slots
+    slot = torch.randperm(count, generator=generator).view(subsets, slots)
     memory = Memory(
-        F.normalize(torch.randn(subsets, slots, features, generator=generator), dim=-1),
-        torch.softmax(2 * torch.randn(subsets, slots, classes, generator=generator), -1),
-        torch.rand(subsets, slots, generator=generator) >= empty,
+        F.normalize(torch.randn(count, features, generator=generator), dim=-1),
+        torch.softmax(2 * torch.randn(count, classes, generator=generator), -1),
+        slot.masked_fill(torch.rand(subsets, slots, generator=generator) < empty, EMPTY),
     )
     return feature, probs, memory
 
@@ -27,12 +29,12 @@ def oracle(feature, probs, memory, temperature, class_weight, class_term="diverg
     results = []
     for v, p in zip(feature.double().tolist(), probs.double().tolist(), strict=True):
         hypotheses = []
-        for m in range(memory.filled.shape[0]):
+        for subset in memory.slot.tolist():
             weighted, total = [0.0] * len(p), 0.0
-            for s in range(memory.filled.shape[1]):
-                if not memory.filled[m, s]:
+            for slot in subset:
+                if slot == EMPTY:
                     continue
-                k, q = memory.feature[m, s].double().tolist(), memory.probs[m, s].double().tolist()
+                k, q = memory.feature[slot].double().tolist(), memory.probs[slot].double().tolist()
                 score = 0.0
                 if feature_term:
                     score += sum(a * b for a, b in zip(v, k, strict=True)) / math.hypot(*v) / math.hypot(*k)
@@ -88,9 +90,7 @@ def test_aggregation_equals_its_definition(
 def test_one_subset_without_a_class_term_is_plain_attention():
     feature, probs, memory = random_case(subsets=1)
     result = aggregate(feature, probs, memory, temperature=0.1, class_weight=0.0)
-    expected = F.scaled_dot_product_attention(
-        F.normalize(feature, dim=-1), memory.feature[0], memory.probs[0], scale=1 / 0.1
-    )
+    expected = F.scaled_dot_product_attention(F.normalize(feature, dim=-1), memory.feature, memory.probs, scale=1 / 0.1)
     torch.testing.assert_close(result.probs, expected)
     assert result.confidence.tolist() == [1.0] * len(feature)
 
@@ -99,9 +99,9 @@ def test_a_query_prefers_slots_with_like_predictions():
     """The sign of the class term: taken literally, the paper's formula would prefer the unlike slot."""
     feature = torch.tensor([[1.0, 0.0]])
     memory = Memory(
-        torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]),
-        torch.tensor([[[0.9, 0.1], [0.1, 0.9]]]),
-        torch.ones(1, 2, dtype=torch.bool),
+        torch.tensor([[1.0, 0.0], [1.0, 0.0]]),
+        torch.tensor([[0.9, 0.1], [0.1, 0.9]]),
+        torch.tensor([[0, 1]]),
     )
     like = aggregate(feature, torch.tensor([[0.9, 0.1]]), memory, temperature=0.05)
     assert like.probs[0, 0] > 0.85
@@ -126,8 +126,8 @@ def test_an_empty_queue_gives_back_the_prediction_without_confidence():
 
 def test_an_empty_subset_neither_votes_nor_enters_the_mean():
     feature, probs, memory = random_case(subsets=3)
-    memory.filled[1] = False
-    kept = Memory(memory.feature[[0, 2]], memory.probs[[0, 2]], memory.filled[[0, 2]])
+    kept = memory._replace(slot=memory.slot[[0, 2]])
+    memory.slot[1] = EMPTY
     for with_empty, without in zip(
         aggregate(feature, probs, memory, temperature=0.1),
         aggregate(feature, probs, kept, temperature=0.1),

@@ -17,15 +17,19 @@ MIXTURE_VALUES = (2**20, 2**26)
 """Mixture values held at once on a CPU (stay in cache) and on a GPU (few launches)."""
 
 
+EMPTY = -1
+"""In `Memory.slot`, a place of a subset that holds no slot."""
+
+
 class Memory(NamedTuple):
-    """What is attended to: the slots of the queue, dealt to subsets."""
+    """What is attended to: slots, and how they are dealt to subsets."""
 
     feature: Tensor
-    """(M, S, D), unit length."""
+    """(Q, D), unit length."""
     probs: Tensor
-    """(M, S, Y)."""
-    filled: Tensor
-    """(M, S), which places hold a slot."""
+    """(Q, Y)."""
+    slot: Tensor
+    """(M, S), the slots of each subset; `EMPTY` where there is none."""
 
 
 class Aggregate(NamedTuple):
@@ -42,7 +46,8 @@ class Aggregate(NamedTuple):
 def similarity(
     feature_BD: Tensor,
     probs_BY: Tensor,
-    memory: Memory,
+    slot_feature_MSD: Tensor,
+    slot_probs_MSY: Tensor,
     *,
     feature_term: bool,
     class_term: ClassTerm,
@@ -55,15 +60,17 @@ def similarity(
     Choice: the paper adds a Jensen-Shannon *distance* to a similarity, which would prefer unlike predictions; here
     s = −JS, or −√JS for `distance`. See docs/decisions/0002-settled-gaps.md.
     """
-    score_BMS = feature_BD.new_zeros(len(feature_BD), *memory.filled.shape)
+    score_BMS = feature_BD.new_zeros(len(feature_BD), *slot_probs_MSY.shape[:2])
     if feature_term:
-        score_BMS = torch.einsum("bd,msd->bms", F.normalize(feature_BD, dim=-1), memory.feature)
+        score_BMS = torch.einsum("bd,msd->bms", F.normalize(feature_BD, dim=-1), slot_feature_MSD)
     if class_term != "none" and class_weight:
         # A few subsets at a time: the mixtures of all of them, B×M×S×Y values, can take gigabytes.
         limit = MIXTURE_VALUES[feature_BD.device.type == "cuda"]
-        subsets = max(1, limit // (len(probs_BY) * memory.probs[0].numel()))
+        subsets = max(1, limit // (len(probs_BY) * slot_probs_MSY[0].numel()))
         query_B11Y = probs_BY[:, None, None]
-        js_BMS = torch.cat([jensen_shannon(query_B11Y, slots_MSY) for slots_MSY in memory.probs.split(subsets)], dim=1)
+        js_BMS = torch.cat(
+            [jensen_shannon(query_B11Y, slots_MSY) for slots_MSY in slot_probs_MSY.split(subsets)], dim=1
+        )
         score_BMS = score_BMS - class_weight * (js_BMS.sqrt() if class_term == "distance" else js_BMS)
     return score_BMS
 
@@ -88,15 +95,23 @@ def aggregate(
     distribution and the confidence 0. Works in float32; carries no gradient.
     """
     feature_BD, probs_BY = feature_BD.float(), probs_BY.float()
-    memory = Memory(memory.feature.float(), memory.probs.float(), memory.filled)
+    filled_MS = memory.slot != EMPTY
+    slot_MS = memory.slot.clamp(min=0)
+    slot_feature_MSD, slot_probs_MSY = memory.feature[slot_MS].float(), memory.probs[slot_MS].float()
     score_BMS = similarity(
-        feature_BD, probs_BY, memory, feature_term=feature_term, class_term=class_term, class_weight=class_weight
+        feature_BD,
+        probs_BY,
+        slot_feature_MSD,
+        slot_probs_MSY,
+        feature_term=feature_term,
+        class_term=class_term,
+        class_weight=class_weight,
     )
-    voter_M = memory.filled.any(1)
+    voter_M = filled_MS.any(1)
     # An empty subset is softmaxed over its unfilled places, which keeps it finite, and then left out.
-    unfilled_MS = ~memory.filled & voter_M[:, None]
+    unfilled_MS = ~filled_MS & voter_M[:, None]
     weight_BMS = (score_BMS / temperature).masked_fill(unfilled_MS, -torch.inf).softmax(-1)
-    hypothesis_BMY = torch.einsum("bms,msy->bmy", weight_BMS, memory.probs)
+    hypothesis_BMY = torch.einsum("bms,msy->bmy", weight_BMS, slot_probs_MSY)
 
     voters = voter_M.sum()
     voter_M1 = voter_M[:, None].float()

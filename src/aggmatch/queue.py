@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aggmatch.aggregation import EMPTY, Memory
 from aggmatch.functional import one_hot
 
 
@@ -57,20 +58,19 @@ class ClassBalancedQueue(nn.Module):
         self.position.copy_((self.position + count_R) % self.slots)
         self.fill.copy_((self.fill + count_R).clamp(max=self.slots))
 
-    def split(self, subsets: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def split(self, subsets: int, generator: torch.Generator) -> Memory:
         """Deal the filled slots of every ring at random and evenly to `subsets` disjoint subsets.
 
         Every ring is shuffled and its r-th filled slot goes to subset r mod M, so that a subset is class-balanced as
-        long as the rings are equally full. Returns (slot_MS, filled_MS): indices of slots, and which of them count; a
-        place without a filled slot points to the spare one.
+        long as the rings are equally full.
         """
         device = self.fill.device
         key_RL = torch.rand(self.rings, self.slots, generator=generator, device=device)
         filled_RL = torch.arange(self.slots, device=device) < self.fill[:, None]
         order_RL = key_RL.masked_fill(~filled_RL, 2.0).argsort(1)  # filled slots first, in random order
         slot_RL = order_RL + torch.arange(self.rings, device=device)[:, None] * self.slots
-        slot_RL = torch.where(filled_RL, slot_RL, self.rings * self.slots)  # sorted, the first `fill` count
+        slot_RL = torch.where(filled_RL, slot_RL, EMPTY)  # sorted, the first `fill` count
         hand = -(-self.slots // subsets)  # slots of one ring in one subset
-        slot_RL = F.pad(slot_RL, (0, hand * subsets - self.slots), value=self.rings * self.slots)
+        slot_RL = F.pad(slot_RL, (0, hand * subsets - self.slots), value=EMPTY)
         slot_MS = slot_RL.view(self.rings, hand, subsets).permute(2, 0, 1).reshape(subsets, self.rings * hand)
-        return slot_MS, slot_MS < self.rings * self.slots
+        return Memory(self.feature, self.probs, slot_MS)

@@ -45,7 +45,7 @@ def test_all_methods_train_on_the_same_folds(tmp_path: Path):
         splits = [json.loads((tmp_path / m / f"fold{fold}/split.json").read_text()) for m in ("supervised", "fixmatch")]
         assert splits[0] == splits[1]
     result.write(tmp_path)
-    rows = list(csv.DictReader((tmp_path / "comparison.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "comparison.csv").read_text().splitlines()))
     assert {row["method"] for row in rows} == {"supervised", "fixmatch"}
     objects = json.loads((tmp_path / "comparison.json").read_text())
     assert objects[0]["n"] == 2

@@ -37,13 +37,16 @@ def run(out: Path, fold: int, follow: Callable[[Run, str], None]) -> Table:
 
 
 def label_spreading(data: DataSet, split: Split) -> tuple[float, float]:
-    """Accuracy in percent and seconds of scikit-learn's LabelSpreading (nearest neighbours) on the same labels."""
+    """Accuracy in percent and seconds of scikit-learn's LabelSpreading on the same labels.
+
+    Kernel, γ and α are the best of 18 combinations on the unlabelled training images of folds 10 to 15.
+    """
     from sklearn.semi_supervised import LabelSpreading
 
     started = time.monotonic()
     pixels = data.train.pixels.flatten(1).numpy() / 255
     labels = np.full(len(pixels), -1)
     labels[split.labeled.numpy()] = split.labels.numpy()
-    model = LabelSpreading(kernel="knn").fit(pixels, labels)
+    model = LabelSpreading(kernel="rbf", gamma=4, alpha=0.99, max_iter=200).fit(pixels, labels)
     predicted = model.predict(data.test.pixels.flatten(1).numpy() / 255)
     return 100 * float((predicted == data.test.labels.numpy()).mean()), time.monotonic() - started

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aggmatch.aggregation import Aggregate, ClassTerm, Memory, aggregate
+from aggmatch.aggregation import Aggregate, ClassTerm, aggregate
 from aggmatch.config import Count, Fraction, NonNegative, Positive, Settings
 from aggmatch.functional import PseudoLabels, one_hot, sharpen, soft_cross_entropy
 from aggmatch.methods._base import Batch, Method, Problem, StepResult, Views, forward_together
@@ -113,12 +113,10 @@ class AggMatch(Method[Config]):
 
     def attend(self, feature_BD: Tensor, probs_BY: Tensor, generator: torch.Generator) -> Aggregate:
         """Aggregate over a fresh random split of the queue."""
-        slot_MS, filled_MS = self.queue.split(self.config.subsets, generator)
-        memory = Memory(self.queue.feature[slot_MS], self.queue.probs[slot_MS], filled_MS)
         return aggregate(
             feature_BD,
             probs_BY,
-            memory,
+            self.queue.split(self.config.subsets, generator),
             temperature=self.config.similarity_temperature,
             feature_term=self.config.feature_term,
             class_term=self.config.class_term,
