@@ -1,8 +1,11 @@
 """Aggregation of class distributions over subsets of the queue, and the confidence in the result (Sec. IV-B, IV-D).
 
-Shape suffixes: B queries, M subsets, S slots of a subset, D features, Y classes.
+`aggregate` is the function to call; on CUDA it stands on a fused kernel, elsewhere on the plain form below, which is
+the reference. Shape suffixes: B queries, Q slots, M subsets, S slots of a subset, D features, Y classes.
 """
 
+from collections.abc import Callable
+from functools import cache
 from typing import Literal, NamedTuple
 
 import torch
@@ -43,38 +46,6 @@ class Aggregate(NamedTuple):
     """c̄ = exp(Σ a log a), (B,)."""
 
 
-def similarity(
-    feature_BD: Tensor,
-    probs_BY: Tensor,
-    slot_feature_MSD: Tensor,
-    slot_probs_MSY: Tensor,
-    *,
-    feature_term: bool,
-    class_term: ClassTerm,
-    class_weight: float,
-) -> Tensor:
-    """Similarity of every query to every slot, (B, M, S).
-
-    S(b, l) = cos(v_b, v_l) + λ_sim · s(p_b, p_l)          (Eq. 3)
-
-    Choice: the paper adds a Jensen-Shannon *distance* to a similarity, which would prefer unlike predictions; here
-    s = −JS, or −√JS for `distance`. See docs/decisions/0002-settled-gaps.md.
-    """
-    score_BMS = feature_BD.new_zeros(len(feature_BD), *slot_probs_MSY.shape[:2])
-    if feature_term:
-        score_BMS = torch.einsum("bd,msd->bms", F.normalize(feature_BD, dim=-1), slot_feature_MSD)
-    if class_term != "none" and class_weight:
-        # A few subsets at a time: the mixtures of all of them, B×M×S×Y values, can take gigabytes.
-        limit = MIXTURE_VALUES[feature_BD.device.type == "cuda"]
-        subsets = max(1, limit // (len(probs_BY) * slot_probs_MSY[0].numel()))
-        query_B11Y = probs_BY[:, None, None]
-        js_BMS = torch.cat(
-            [jensen_shannon(query_B11Y, slots_MSY) for slots_MSY in slot_probs_MSY.split(subsets)], dim=1
-        )
-        score_BMS = score_BMS - class_weight * (js_BMS.sqrt() if class_term == "distance" else js_BMS)
-    return score_BMS
-
-
 @torch.no_grad()
 def aggregate(
     feature_BD: Tensor,
@@ -89,37 +60,88 @@ def aggregate(
     """Attend to every subset apart, average the answers, and measure their consensus.
 
     p̄_b^m = Σ_l softmax_l(S(b, l)/τ_sim) p_l over the slots of subset m          (Eq. 2)
+    S(b, l) = cos(v_b, v_l) + λ_sim · s(p_b, p_l)                                  (Eq. 3)
     p̄_b = mean_m p̄_b^m,   a_b = mean_m onehot(argmax p̄_b^m),   c̄_b = exp(Σ a_b log a_b)
+
+    Choice: the paper adds a Jensen-Shannon *distance* to a similarity, which would prefer unlike predictions; here
+    s = −JS, or −√JS for `distance`. See docs/decisions/0002-settled-gaps.md.
 
     A subset without a filled slot neither votes nor enters the mean; with no voter at all, p̄ is the query's own
     distribution and the confidence 0. Works in float32; carries no gradient.
     """
-    feature_BD, probs_BY = feature_BD.float(), probs_BY.float()
-    filled_MS = memory.slot != EMPTY
-    slot_MS = memory.slot.clamp(min=0)
-    slot_feature_MSD, slot_probs_MSY = memory.feature[slot_MS].float(), memory.probs[slot_MS].float()
-    score_BMS = similarity(
-        feature_BD,
+    probs_BY = probs_BY.float()
+    sums = fused_sums() if feature_BD.is_cuda else reference_sums
+    mean_BY, vote_BY = sums(
+        F.normalize(feature_BD.float(), dim=-1).to(memory.feature.dtype),
         probs_BY,
-        slot_feature_MSD,
-        slot_probs_MSY,
+        memory.feature,
+        memory.probs,
+        memory.slot,
+        temperature=temperature,
         feature_term=feature_term,
         class_term=class_term,
         class_weight=class_weight,
     )
+    voters = (memory.slot != EMPTY).any(1).sum()
+    vote_BY = vote_BY / voters.clamp(min=1)
+    return Aggregate(
+        probs=torch.where(voters > 0, mean_BY / voters.clamp(min=1), probs_BY),
+        vote=vote_BY,
+        confidence=torch.where(voters > 0, consensus_confidence(vote_BY), 0.0),
+    )
+
+
+def reference_sums(
+    query_BD: Tensor,
+    query_probs_BY: Tensor,
+    feature_QD: Tensor,
+    probs_QY: Tensor,
+    slot_MS: Tensor,
+    *,
+    temperature: float,
+    feature_term: bool,
+    class_term: ClassTerm,
+    class_weight: float,
+) -> tuple[Tensor, Tensor]:
+    """Sums over the subsets of their hypotheses p̄^m and of their one-hot ballots, each (B, Y).
+
+    query_BD and feature_QD: unit length; slot_MS: `EMPTY` where a subset has no slot.
+    """
+    filled_MS = slot_MS != EMPTY
+    slot_MS = slot_MS.clamp(min=0)
+    slot_probs_MSY = probs_QY[slot_MS].float()
+    score_BMS = query_BD.new_zeros(len(query_BD), *slot_MS.shape, dtype=torch.float32)
+    if feature_term:
+        score_BMS = torch.einsum("bd,msd->bms", query_BD.float(), feature_QD[slot_MS].float())
+    if class_term != "none" and class_weight:
+        js_BMS = pairwise_jensen_shannon(query_probs_BY, slot_probs_MSY)
+        score_BMS = score_BMS - class_weight * (js_BMS.sqrt() if class_term == "distance" else js_BMS)
+
     voter_M = filled_MS.any(1)
     # An empty subset is softmaxed over its unfilled places, which keeps it finite, and then left out.
     unfilled_MS = ~filled_MS & voter_M[:, None]
     weight_BMS = (score_BMS / temperature).masked_fill(unfilled_MS, -torch.inf).softmax(-1)
     hypothesis_BMY = torch.einsum("bms,msy->bmy", weight_BMS, slot_probs_MSY)
-
-    voters = voter_M.sum()
+    ballot_BMY = one_hot(hypothesis_BMY.argmax(-1), probs_QY.shape[-1])
     voter_M1 = voter_M[:, None].float()
-    ballot_BMY = one_hot(hypothesis_BMY.argmax(-1), probs_BY.shape[-1])
-    mean_BY = (hypothesis_BMY * voter_M1).sum(1) / voters.clamp(min=1)
-    vote_BY = (ballot_BMY * voter_M1).sum(1) / voters.clamp(min=1)
-    return Aggregate(
-        probs=torch.where(voters > 0, mean_BY, probs_BY),
-        vote=vote_BY,
-        confidence=torch.where(voters > 0, consensus_confidence(vote_BY), 0.0),
-    )
+    return (hypothesis_BMY * voter_M1).sum(1), (ballot_BMY * voter_M1).sum(1)
+
+
+def pairwise_jensen_shannon(query_BY: Tensor, slots_MSY: Tensor) -> Tensor:
+    """Jensen-Shannon divergence of every query to every slot, (B, M, S).
+
+    A few subsets at a time: the mixtures of all of them, B×M×S×Y values, can take gigabytes.
+    """
+    limit = MIXTURE_VALUES[query_BY.is_cuda]
+    subsets = max(1, limit // (len(query_BY) * slots_MSY[0].numel()))
+    return torch.cat([jensen_shannon(query_BY[:, None, None], block) for block in slots_MSY.split(subsets)], dim=1)
+
+
+@cache
+def fused_sums() -> Callable[..., tuple[Tensor, Tensor]]:
+    """The Triton kernel with the interface of `reference_sums`; the reference where Triton is not installed."""
+    try:
+        from aggmatch.kernels.aggregate import aggregate_sums
+    except ImportError:
+        return reference_sums
+    return aggregate_sums

@@ -1,0 +1,107 @@
+"""The fused kernel against the plain form: under Triton's interpreter on a CPU, compiled where there is a GPU.
+
+The interpreter has to be chosen before Triton is imported, so the CPU tests run in a process of their own.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aggmatch.aggregation import EMPTY, Memory, aggregate, reference_sums
+
+pytest.importorskip("triton")
+
+on_gpu = torch.cuda.is_available()
+interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+runnable = pytest.mark.skipif(not (on_gpu or interpreted), reason="needs a CUDA device or TRITON_INTERPRET=1")
+device = "cuda" if on_gpu else "cpu"
+
+
+def random_case(queries, subsets, slots, features, classes, seed, empty, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    count = subsets * slots
+    slot = torch.randperm(count, generator=generator).view(subsets, slots)
+    slot = slot.masked_fill(torch.rand(subsets, slots, generator=generator) < empty, EMPTY)
+    feature = F.normalize(torch.randn(count, features, generator=generator), dim=-1)
+    query = F.normalize(torch.randn(queries, features, generator=generator), dim=-1)
+    probs = torch.softmax(3 * torch.randn(count, classes, generator=generator), -1)
+    query_probs = torch.softmax(3 * torch.randn(queries, classes, generator=generator), -1)
+    query_probs[0] = F.one_hot(torch.tensor(0), classes)  # certain predictions have zeros in them
+    values = (query.to(dtype), query_probs, feature.to(dtype), probs, slot)
+    return tuple(value.to(device) for value in values)
+
+
+@runnable
+@settings(max_examples=12 if not on_gpu else 60)
+@given(
+    queries=st.integers(1, 40),
+    subsets=st.integers(1, 5),
+    slots=st.integers(1, 40),
+    features=st.integers(1, 70),
+    classes=st.integers(2, 20),
+    empty=st.sampled_from([0.0, 0.4, 1.0]),
+    class_term=st.sampled_from(["divergence", "distance", "none"]),
+    feature_term=st.booleans(),
+    half=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_the_kernel_equals_the_plain_form_for_any_shape(
+    queries, subsets, slots, features, classes, empty, class_term, feature_term, half, seed
+):
+    from aggmatch.kernels.aggregate import aggregate_sums
+
+    case = random_case(
+        queries, subsets, slots, features, classes, seed, empty, torch.bfloat16 if half and on_gpu else torch.float32
+    )
+    options = {
+        "temperature": 0.1,
+        "feature_term": feature_term,
+        "class_term": class_term,
+        "class_weight": 0.5,
+    }
+    mean, vote = aggregate_sums(*case, **options)
+    expected_mean, expected_vote = reference_sums(*case, **options)
+    torch.testing.assert_close(mean, expected_mean, atol=2e-4, rtol=2e-4)
+    # Two classes that are equal up to rounding may swap a vote.
+    assert (vote != expected_vote).any(-1).float().mean() <= 0.05
+    torch.testing.assert_close(vote.sum(-1), expected_vote.sum(-1))
+
+
+@pytest.mark.skipif(interpreted or on_gpu, reason="already runs the kernel")
+def test_the_kernel_under_the_interpreter():
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", __file__]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not on_gpu, reason="needs a CUDA device")
+@pytest.mark.parametrize(
+    ("queries", "classes", "slots", "features", "subsets"),
+    [(448, 10, 2048, 128, 64), (336, 100, 256, 512, 64), (448, 1000, 64, 512, 64)],
+)
+def test_the_papers_shapes_agree_and_take_little_memory(queries, classes, slots, features, subsets):
+    from aggmatch.kernels.aggregate import aggregate_sums
+
+    case = random_case(queries, subsets, classes * slots // subsets, features, classes, 0, 0.1)
+    options = {"temperature": 0.05, "feature_term": True, "class_term": "divergence", "class_weight": 0.5}
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    mean, vote = aggregate_sums(*case, **options)
+    torch.cuda.synchronize()
+    assert torch.cuda.max_memory_allocated() - before < 200e6
+    expected_mean, expected_vote = reference_sums(*case, **options)
+    torch.testing.assert_close(mean, expected_mean, atol=5e-3, rtol=2e-3)
+    assert (vote != expected_vote).any(-1).float().mean() < 0.02
+    memory = Memory(case[2], case[3], case[4])
+    result = aggregate(case[0], case[1], memory, temperature=0.05)
+    torch.testing.assert_close(result.probs, expected_mean / subsets, atol=1e-4, rtol=2e-3)
