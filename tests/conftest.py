@@ -54,6 +54,15 @@ def toy_settings(method: str = "aggmatch", **changes: object) -> RunSettings:
     }
     if method == "aggmatch":
         values |= {"method.slots": 16, "method.subsets": 4}
+    if method == "mixmatch":
+        values |= {"method.alpha": 0.1, "method.unlabeled_weight": 10.0}
+    if method == "featmatch":
+        values |= {"method.strong_views": 1, "method.warmup": 2, "method.refresh_every": 2, "method.recorded": 64}
+        values |= {"method.labeled_prototypes": 2, "method.unlabeled_prototypes": 2, "method.alpha": 0.05}
+    if method == "paws":  # crops that spare the stripes
+        values |= {"method.small_crops": 1, "views.crops.large_area": [1, 1], "views.crops.small_area": [0.25, 0.25]}
+        values |= {"views.crops.small_side": 0.5, "views.crops.solarized": 0.0, "views.crops.jitter": 0.2}
+        values |= {"optim.optimizer": "sgd", "optim.lr": 0.03}
     return resolve([Layer("the test", values | {key.replace("__", "."): value for key, value in changes.items()})])
 
 

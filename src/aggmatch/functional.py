@@ -68,22 +68,24 @@ def mixup(values: Tensor, partner_B: Tensor, share_B: Tensor) -> Tensor:
 
 def beta_shares(count: int, alpha: float, generator: torch.Generator) -> Tensor:
     """max(b, 1 − b) with b ~ Beta(α, α), (count,): the larger share of each mix."""
-    # torch.distributions takes no generator; a Beta is a ratio of Gammas, and this is the sampler it stands on.
-    concentration = torch.full((2, count), alpha, device=generator.device)
-    x, y = torch._standard_gamma(concentration, generator=generator).clamp(min=1e-30)
-    share = x / (x + y)
-    return torch.maximum(share, 1 - share)
+    # b = G/(G + G′) of two Gammas, G(α) = G(α + 1)·U^(1/α), taken as logarithms: for a small α they would underflow.
+    # torch.distributions takes no generator; this is the sampler it stands on.
+    concentration = torch.full((2, count), alpha + 1, device=generator.device)
+    uniform = 1 - torch.rand(concentration.shape, generator=generator, device=generator.device)  # never 0
+    logs = torch._standard_gamma(concentration, generator=generator).log() + uniform.log() / alpha
+    return logs.softmax(0).amax(0)
 
 
 def interleave(batches: Sequence[Tensor]) -> list[Tensor]:
-    """Exchange samples so that each of the equally large batches holds a part of every one; its own inverse."""
-    count = len(batches)
-    size = len(batches[0])
-    edges = [size * part // count for part in range(count + 1)]
-    parts = [[batch[edges[i] : edges[i + 1]] for i in range(count)] for batch in batches]
-    for number in range(1, count):
-        parts[0][number], parts[number][number] = parts[number][number], parts[0][number]
-    return [torch.cat(pieces) for pieces in parts]
+    """Exchange samples so that each of the equally large batches holds an equal part of every one; its own inverse.
+
+    Sample p of batch i becomes sample p of batch (p − i) mod n, of n batches. The parts differ by one sample at most.
+    """
+    count, size = len(batches), len(batches[0])
+    position_P = torch.arange(size, device=batches[0].device)
+    batch_N1 = torch.arange(count, device=batches[0].device)[:, None]
+    source_NP = (position_P - batch_N1) % count * size + position_P
+    return list(torch.cat(list(batches)).index_select(0, source_NP.flatten()).split(size))
 
 
 class PseudoLabels(NamedTuple):

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aggmatch.augment import VIEWS, Augmenter, ViewSettings
+from aggmatch.augment.crops import CropSettings, side_of_small
 from aggmatch.augment.randaugment import INDEX, OPERATIONS, randaugment_round
 from aggmatch.augment.views import GREY, cut_out, shift_and_mirror
 from aggmatch.config import ConfigError, describe
@@ -55,6 +56,12 @@ def asymmetric(count: int, side: int, channels: int = 1) -> Tensor:
     """The same image of pixels that all differ from their neighbours, `count` times."""
     image = torch.randperm(side * side, generator=seeded()).view(1, 1, side, side) % 251
     return image.to(torch.uint8).expand(count, channels, side, side).contiguous()
+
+
+def shape_of(view: str, images: Tensor) -> tuple[int, ...]:
+    side = images.shape[-1]
+    side = side_of_small(side, CropSettings()) if view == "small_crop" else side
+    return (*images.shape[:2], side, side)
 
 
 def distinct(images: Tensor) -> int:
@@ -395,12 +402,14 @@ def test_a_square_is_painted_where_it_is_told():
     shift=st.sampled_from([0, 0.125, 1]),
     view=st.sampled_from(list(VIEWS)),
 )
-def test_every_view_is_uint8_of_the_same_shape(ops, side, channels, count, randaugment, interpolation, shift, view):
+def test_every_view_is_uint8_and_but_for_small_crops_of_the_same_shape(
+    ops, side, channels, count, randaugment, interpolation, shift, view
+):
     images = some_images(side, channels)[:count]
     choice = ViewSettings(ops=tuple(ops), randaugment=randaugment, interpolation=interpolation, shift=shift)
     out = Augmenter(choice, mirror=True)(view, images, seeded())
     assert out.dtype == torch.uint8
-    assert out.shape == images.shape
+    assert out.shape == shape_of(view, images)
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -411,8 +420,9 @@ def test_no_view_reads_a_value_on_the_host(view, randaugment, interpolation):
     with (
         FakeTensorMode()
     ):  # tensors without values: whoever asks for one, or for a shape that hangs on one, gets an error
-        out = augmenter(view, torch.zeros(5, 3, 16, 16, dtype=torch.uint8), seeded())
-    assert out.shape == (5, 3, 16, 16)
+        images = torch.zeros(5, 3, 16, 16, dtype=torch.uint8)
+        out = augmenter(view, images, seeded())
+    assert out.shape == shape_of(view, images)
 
 
 # Errors ------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aggmatch.training.optim import SGD, OptimSettings, average_decay, cosine_rate, update_average
 
@@ -79,3 +80,66 @@ def test_a_warm_average_forgets_fast_at_first():
     decays = [average_decay(settings, torch.tensor(float(step))).item() for step in (0, 10, 10_000)]
     assert decays == pytest.approx([0.1, 11 / 20, 0.99])
     assert average_decay(OptimSettings(average=0.99), torch.tensor(0.0)).item() == pytest.approx(0.99)
+
+
+def test_lars_scales_kernels_by_the_definition_and_leaves_the_rest_to_sgd():
+    ours, theirs = network(), network().double()
+    settings = OptimSettings(optimizer="lars", momentum=0.8, weight_decay=0.1, trust=0.02)
+    optimizer = SGD(ours, settings)
+    velocity = {name: torch.zeros_like(parameter) for name, parameter in theirs.named_parameters()}
+    for step in range(4):
+        backward(ours, step)
+        theirs.zero_grad()
+        images = torch.randn(5, 1, 4, 4, generator=torch.Generator().manual_seed(step))
+        theirs(images.double()).square().mean().backward()
+        with torch.no_grad():
+            for name, parameter in theirs.named_parameters():
+                gradient = parameter.grad
+                assert gradient is not None
+                if parameter.ndim > 1:
+                    size = parameter.square().sum().sqrt()
+                    ratio = 0.02 * size / (gradient.square().sum().sqrt() + 0.1 * size)
+                    gradient = ratio * (gradient + 0.1 * parameter)
+                velocity[name] = 0.8 * velocity[name] + gradient
+                parameter.sub_(0.5 * (gradient + 0.8 * velocity[name]))
+        optimizer.step(torch.tensor(0.5))
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-6)
+
+
+def test_kernels_move_by_a_share_of_their_norm_with_lars_however_large_the_loss():
+    moved = []
+    for scale in (1e-3, 1e3):
+        model = nn.Linear(4, 3, bias=False)
+        nn.init.constant_(model.weight, 0.5)
+        before = model.weight.detach().clone()
+        (scale * model(torch.ones(2, 4)).sum()).backward()
+        settings = OptimSettings(optimizer="lars", momentum=0.0, weight_decay=0.0, trust=0.01)
+        SGD(model, settings).step(torch.tensor(2.0))
+        moved.append(((model.weight.detach() - before).norm() / before.norm()).item())
+    assert moved == pytest.approx([0.02, 0.02])
+
+
+def test_a_kernel_of_zeros_can_still_learn_with_lars():
+    model = nn.Linear(4, 3, bias=False)
+    nn.init.zeros_(model.weight)
+    model(torch.ones(2, 4)).sum().backward()
+    SGD(model, OptimSettings(optimizer="lars", momentum=0.0)).step(torch.tensor(0.5))
+    torch.testing.assert_close(model.weight.detach(), torch.full((3, 4), -1.0))
+
+
+def test_a_kernel_without_a_slope_stays_finite_with_lars():
+    model = nn.Linear(4, 3, bias=False)
+    before = model.weight.detach().clone()
+    (0 * model(torch.ones(2, 4)).sum()).backward()
+    SGD(model, OptimSettings(optimizer="lars", weight_decay=0.0)).step(torch.tensor(0.5))
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars"])
+def test_no_step_reads_a_value_on_the_host(optimizer):
+    with FakeTensorMode():  # tensors without values: whoever asks for one gets an error
+        model = network()
+        backward(model, 0)
+        SGD(model, OptimSettings(optimizer=optimizer)).step(torch.tensor(0.1))
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -7,12 +7,13 @@ Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), R ro
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from aggmatch.augment.crops import CropSettings, random_crop, side_of_small, uniform
 from aggmatch.augment.randaugment import INDEX, OPERATIONS, Interpolation, pick, randaugment_round
 from aggmatch.config import ConfigError, Fraction, Natural, Settings
 from aggmatch.errors import AggMatchError, unknown
@@ -22,7 +23,7 @@ GREY = 127
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSettings(Settings):
-    """How the weak and the strong view of an image are made."""
+    """How the views of an image are made."""
 
     flip: bool | None = None
     """Mirror images left to right, half of the time. None: where the data set allows it."""
@@ -38,6 +39,7 @@ class ViewSettings(Settings):
     """Side of the grey square as a share of the image's side; if continuous, the largest. 0 switches it off."""
     interpolation: Interpolation = "nearest"
     """How rotation, shear and translation sample pixels; bilinear suits very small images."""
+    crops: CropSettings = field(default_factory=CropSettings)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,7 +89,7 @@ class Augmenter:
         self._pools: dict[torch.device, Tensor] = {}
 
     def __call__(self, view: str, images: Tensor, generator: torch.Generator) -> Tensor:
-        """The named view of uint8 images (N, C, H, W), in the same type and shape.
+        """The named view of uint8 images (N, C, H, W), in the same type and, but for small crops, the same shape.
 
         The generator lives on the images' device and is the only source of chance.
         """
@@ -112,6 +114,17 @@ class Augmenter:
         if self.settings.cutout > 0:
             images = cut_out(images, *self.draw_square(len(images), images.shape[-1], generator))
         return images
+
+    def large_crop(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Most of the image, resized to its side, mirrored where allowed, in other colours."""
+        crops = self.settings.crops
+        return random_crop(images, crops.large_area, images.shape[-1], crops, self.mirror, generator)
+
+    def small_crop(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """A part of the image, resized to a smaller side, mirrored where allowed, in other colours."""
+        crops = self.settings.crops
+        side = side_of_small(images.shape[-1], crops)
+        return random_crop(images, crops.small_area, side, crops, self.mirror, generator)
 
     def draw_shift(self, count: int, side: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Uniform shifts down and right, each in [−s, s], and whether to mirror; each (N,)."""
@@ -160,13 +173,10 @@ VIEWS: dict[str, Callable[[Augmenter, Tensor, torch.Generator], Tensor]] = {
     "plain": Augmenter.plain,
     "weak": Augmenter.weak,
     "strong": Augmenter.strong,
+    "large_crop": Augmenter.large_crop,
+    "small_crop": Augmenter.small_crop,
 }
 """Name of a view → what makes it."""
-
-
-def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Numbers from U[0, 1) on the generator's device."""
-    return torch.rand(shape, generator=generator, device=generator.device)
 
 
 def check_images(images: Tensor) -> None:

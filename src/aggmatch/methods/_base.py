@@ -85,6 +85,10 @@ class Method(nn.Module, Generic[C]):
     """Whether every labelled batch must hold equally many images of each class."""
     predictor: ClassVar[tuple[str, ...]] = ()
     """Names of the buffers that `predict` needs; they are saved with the model."""
+    watched: ClassVar[str] = "loss_labeled"
+    """Name of the part of a step's loss that falls while the method learns."""
+    untrained: ClassVar[tuple[str, ...]] = ()
+    """Modules of the network that the method has no use for: its loss does not reach them."""
     average_statistics: ClassVar[Literal["copied", "own"]] = "copied"
     """BatchNorm statistics of the averaged network: those of the online one, or its own where the method runs it."""
 

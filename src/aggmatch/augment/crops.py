@@ -1,0 +1,149 @@
+"""Large and small crops: a part of the image, resized, mirrored and recoloured, every image by its own draw.
+
+Drawing parameters is kept apart from applying them, shapes never depend on values, and nothing is read on the host.
+
+Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), S the side of the crops, T tries.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from aggmatch.augment.randaugment import INDEX, blend, tone
+from aggmatch.config import ConfigError, Fraction, Settings
+
+ASPECT = 4 / 3
+"""Largest ratio of the sides of a crop, before it is resized to a square."""
+TRIES = 10
+"""Draws of a box of which the first that fits into the image is taken."""
+LEAST_SIDE = 4
+"""Smallest side of a small crop in pixels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CropSettings(Settings):
+    """How large and small crops of an image are made: PAWS's values for CIFAR-10."""
+
+    large_area: tuple[Fraction, ...] = (0.75, 1.0)
+    """Least and largest share of the image that a large crop shows. It is resized to the side of the image."""
+    small_area: tuple[Fraction, ...] = (0.3, 0.75)
+    """Least and largest share of the image that a small crop shows."""
+    small_side: Fraction = 18 / 32
+    """Side of a small crop as a share of the image's side, rounded to whole pixels, at least 4."""
+    jitter: Fraction = 0.4
+    """Brightness, contrast and saturation change by factors between 1 − jitter and 1 + jitter, in random order."""
+    jittered: Fraction = 0.8
+    """Share of the crops whose colours are jittered."""
+    solarized: Fraction = 0.2
+    """Share of the crops whose grey values are inverted from a random one on."""
+    equalized: Fraction = 0.2
+    """Share of the crops whose histogram is equalized."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("large_area", "small_area"):
+            ends = getattr(self, name)
+            if len(ends) != 2 or not 0 < ends[0] <= ends[1]:
+                raise ConfigError(name, f"must be two shares above 0, the smaller one first, got {list(ends)}")
+
+
+def side_of_small(side: int, settings: CropSettings) -> int:
+    """Side of a small crop of an image, in pixels."""
+    return max(round(settings.small_side * side), LEAST_SIDE)
+
+
+def random_crop(
+    images: Tensor, area: tuple[float, ...], side: int, settings: CropSettings, mirror: bool, generator: torch.Generator
+) -> Tensor:
+    """A random part of every image whose share of it lies within `area`: uint8, (N, C, H, W) → (N, C, S, S)."""
+    count = len(images)
+    box = draw_boxes(count, images.shape[-1], area, generator)
+    mirrored_N = uniform((count,), generator) < mirror / 2
+    return recolor(cut_and_resize(images, *box, mirrored_N, side), settings, generator)
+
+
+def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Numbers from U[0, 1) on the generator's device."""
+    return torch.rand(shape, generator=generator, device=generator.device)
+
+
+# Cropping --------------------------------------------------------------------------------------------------------
+
+
+def draw_boxes(
+    count: int, side: int, area: tuple[float, ...], generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Top, left, height and width of boxes in whole pixels, each (N,).
+
+    Their share of the image is uniform in `area`, their aspect log-uniform in [3/4, 4/3]. Of ten draws the first that
+    fits into the image counts, as in torchvision, and the whole image if none does.
+    """
+    share_TN, aspect_TN = uniform((2, TRIES, count), generator)
+    share_TN = torch.lerp(torch.full_like(share_TN, area[0]), torch.full_like(share_TN, area[1]), share_TN)
+    stretch_TN = torch.exp((aspect_TN - 0.5) * math.log(ASPECT))  # √aspect
+    root_TN = side * share_TN.sqrt()
+    size_2TN = torch.stack((root_TN / stretch_TN, root_TN * stretch_TN)).round().clamp(min=1)
+    size_2TN = torch.cat((size_2TN, torch.full_like(size_2TN[:, :1], side)), dim=1)  # the whole image always fits
+    first_N = (size_2TN <= side).all(0).int().argmax(0)
+    height_N, width_N = size_2TN.gather(1, first_N.expand(2, 1, -1)).squeeze(1)
+    down_N, right_N = uniform((2, count), generator)
+    top_N, left_N = (down_N * (side - height_N + 1)).floor(), (right_N * (side - width_N + 1)).floor()
+    return top_N, left_N, height_N, width_N
+
+
+def cut_and_resize(
+    images: Tensor, top_N: Tensor, left_N: Tensor, height_N: Tensor, width_N: Tensor, mirrored_N: Tensor, side: int
+) -> Tensor:
+    """Cut a box out of every image, resize it to a square, then mirror some left to right.
+
+    Resizing is linear in both directions and two products with matrices, as in Pillow: unlike sampling at points, it
+    leaves out no pixel where the box is larger than the square.
+
+    images: (N, C, H, W). Returns (N, C, S, S), uint8.
+    """
+    row_NSH = resizing(top_N, height_N, images.shape[-2], side)
+    column_NSW = resizing(left_N, width_N, images.shape[-1], side)
+    column_NSW = torch.where(mirrored_N[:, None, None], column_NSW.flip(1), column_NSW)
+    resized = row_NSH[:, None] @ images.float() @ column_NSW[:, None].mT
+    return (resized + 0.5).to(torch.uint8)
+
+
+def resizing(start_N: Tensor, length_N: Tensor, source: int, side: int) -> Tensor:
+    """Weights of the source's pixels in every pixel of the resized line, (N, S, source), rows summing to 1.
+
+    w_sj ∝ max(0, 1 − |j + ½ − start − (s + ½)·length/S| / max(1, length/S)) for pixels j of the box, 0 for others
+    """
+    scale_N = length_N / side
+    centre_NS = (torch.arange(side, device=start_N.device) + 0.5) * scale_N[:, None]
+    place_NW = torch.arange(source, device=start_N.device) + 0.5 - start_N[:, None]
+    distance_NSW = (place_NW[:, None] - centre_NS[:, :, None]).abs() / scale_N.clamp(min=1)[:, None, None]
+    inside_NW = (place_NW > 0) & (place_NW < length_N[:, None])
+    weight_NSW = (1 - distance_NSW).clamp(min=0) * inside_NW[:, None]
+    return weight_NSW / weight_NSW.sum(-1, keepdim=True)
+
+
+# Colours ---------------------------------------------------------------------------------------------------------
+
+
+def recolor(images: Tensor, settings: CropSettings, generator: torch.Generator) -> Tensor:
+    """Jitter, then solarize, then equalize, each for its share of the images; (N, C, H, W) → (N, C, H, W)."""
+    count = len(images)
+    if settings.jitter and settings.jittered:
+        for op_N, factor_N in zip(*draw_jitter(count, settings, generator), strict=True):
+            images = blend(images, op_N, factor_N)
+    for name, share in (("solarize", settings.solarized), ("equalize", settings.equalized)):
+        if share:
+            chosen_N, magnitude_N = uniform((2, count), generator)
+            op_N = torch.where(chosen_N < share, INDEX[name], INDEX["identity"])
+            images = tone(images, op_N, 256 * magnitude_N)
+    return images
+
+
+def draw_jitter(count: int, settings: CropSettings, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Brightness, contrast and saturation (`color`) of every image in its own order, and their factors; both (3, N)."""
+    order_3N = uniform((3, count), generator).argsort(0)
+    op_3N = torch.where(order_3N == 0, INDEX["brightness"], INDEX["contrast"]).where(order_3N < 2, INDEX["color"])
+    op_3N = op_3N.where(uniform((count,), generator) < settings.jittered, INDEX["identity"])
+    return op_3N, 1 + settings.jitter * (2 * uniform((3, count), generator) - 1)

@@ -1,0 +1,64 @@
+"""Heads: what methods add to a network, behind its feature."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class PrototypeAttention(nn.Module):
+    """Refines features by attention over prototypes, several heads side by side, each with an embedding e of its own.
+
+    w = softmax(e(f)·e(p)ᵀ/√E),   g = ReLU(f + W_o · concat ReLU(W[w·e(p), e(f)]))
+
+    Shapes: B features, P prototypes, D their width, H heads, E = D/H width of a head. The softmax goes over the filled
+    prototypes; while none is filled the result is finite and means nothing.
+    """
+
+    def __init__(self, features: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.width = max(1, features // heads)
+        self.embed = nn.Linear(features, heads * self.width)
+        self.merge = nn.ModuleList(nn.Linear(2 * self.width, self.width) for _ in range(heads))
+        self.out = nn.Linear(heads * self.width, features)
+
+    def forward(
+        self, feature_BD: Tensor, prototype_PD: Tensor, filled_P: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Refined features, (B, D). With a generator, which then is on their device, attention weights drop out."""
+        query_HBE, key_HPE = self.embedded(feature_BD), self.embedded(prototype_PD)
+        score_HBP = query_HBE @ key_HPE.mT / math.sqrt(self.width)
+        # Not minus infinity: without any filled prototype that would be 0/0, and its gradient with it.
+        weight_HBP = score_HBP.masked_fill(~filled_P, torch.finfo(score_HBP.dtype).min).softmax(-1)
+        if generator is not None:
+            drawn_HBP = torch.rand(weight_HBP.shape, generator=generator, device=generator.device)
+            weight_HBP = weight_HBP * (drawn_HBP >= self.dropout) / (1 - self.dropout)
+        pair_HBF = torch.cat([weight_HBP @ key_HPE, query_HBE], dim=-1)
+        merged = [F.relu(merge(pair_BF)) for merge, pair_BF in zip(self.merge, pair_HBF, strict=True)]
+        return F.relu(feature_BD + self.out(torch.cat(merged, dim=-1)))
+
+    def embedded(self, feature_BD: Tensor) -> Tensor:
+        """Every head's embedding, (H, B, E)."""
+        return self.embed(feature_BD).unflatten(-1, (self.heads, self.width)).transpose(0, 1)
+
+
+class Projection(nn.Module):
+    """Three linear layers with BatchNorm and ReLU between them, from features to the embedding that is compared."""
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(features, features, bias=False),  # BatchNorm would take a bias away again
+            nn.BatchNorm1d(features),
+            nn.ReLU(),
+            nn.Linear(features, features, bias=False),
+            nn.BatchNorm1d(features),
+            nn.ReLU(),
+            nn.Linear(features, width),
+        )
+
+    def forward(self, feature_BD: Tensor) -> Tensor:
+        """(B, D) → (B, width)."""
+        return self.layers(feature_BD)

@@ -1,0 +1,405 @@
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.models.test_heads import linear, refined_by_hand
+
+from aggmatch.config import ConfigError, Layer
+from aggmatch.evaluation import evaluate
+from aggmatch.inference import TrainedModel
+from aggmatch.methods import Problem, Views
+from aggmatch.methods.featmatch import Config, FeatMatch, Records, cosine_clusters, group_means
+from aggmatch.training import loop
+from aggmatch.training.settings import resolve
+
+PROBLEM = Problem(classes=2, features=3, labels=4, images=20)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def run(state, steps):
+    for _ in range(steps):
+        state.step()
+    return state
+
+
+def at(state, progress):
+    """The state's next batch, as if that share of the training were done."""
+    return replace(state.make_batch(*state.draw_indices()), progress=torch.tensor(progress))
+
+
+def noted(owner, name):
+    """Everything that a method of the owner returns from now on."""
+    results = []
+    function = getattr(owner, name)
+
+    def note(*args):
+        results.append(function(*args))
+        return results[-1]
+
+    setattr(owner, name, note)
+    return results
+
+
+# The loss --------------------------------------------------------------------------------------------------------
+
+
+def probabilities(logits):
+    return torch.tensor(logits, dtype=torch.float64).softmax(-1)
+
+
+def loss_by_hand(state, batch, partner, share):
+    """The loss, image by image, from the features that the network gives."""
+    config, online, method = state.method.config, copy.deepcopy(state.online).train(), state.method
+    prototypes = method.prototype[method.filled].tolist()
+
+    def refine(feature):
+        return refined_by_hand(online.head, feature, prototypes) if prototypes else feature
+
+    weak = online(torch.cat([batch.labeled[0], batch.unlabeled[0]])).feature[len(batch.labels) :].tolist()
+    images, targets = [], []
+    for view in batch.labeled:
+        images += list(view.double())
+        targets += [torch.eye(3, dtype=torch.float64)[label] for label in batch.labels]
+    for view in batch.unlabeled:
+        images += list(view.double())
+        for feature in weak:
+            powered = probabilities(linear(online.classifier, refine(feature))) ** (1 / config.sharpening)
+            targets.append(powered / powered.sum())
+    mixed = [share * x + (1 - share) * images[p] for x, p in zip(images, partner, strict=True)]
+    features = online(torch.stack(mixed).float()).feature.tolist()
+
+    labeled = len(batch.labels) * len(batch.labeled)
+    sums = {"labeled": 0.0, "refined": 0.0, "raw": 0.0}
+    for i, feature in enumerate(features):
+        target = share * targets[i] + (1 - share) * targets[partner[i]]
+        refined = probabilities(linear(online.classifier, refine(feature)))
+        raw = probabilities(linear(online.classifier, feature))
+        sums["labeled" if i < labeled else "refined"] -= float(target @ refined.log())
+        sums["raw"] -= float(target @ raw.log()) if i >= labeled and prototypes else 0.0
+    ramp = min(1.0, float(batch.progress) / config.ramp)
+    unlabeled = config.refined_weight * sums["refined"] + config.raw_weight * sums["raw"]
+    return sums["labeled"] / labeled + ramp * unlabeled / (len(features) - labeled)
+
+
+@pytest.mark.parametrize(("steps", "prototypes"), [(1, False), (7, True)])
+def test_the_loss_equals_the_definition_before_and_after_the_first_clustering(toy_state, steps, prototypes):
+    options = {"method__strong_views": 2, "method__dropout": 0.0, "method__alpha": 0.75, "method__raw_weight": 1.5}
+    state = run(toy_state("featmatch", **options), steps)
+    assert bool(state.method.ready) == prototypes
+    batch = at(state, 0.1)
+    draws = noted(state.method, "draw")
+    result = state.method.step(batch, state.online, state.average)
+    partner, share = draws[0]
+    expected = loss_by_hand(state, batch, partner.tolist(), share[0].item())
+    assert result.loss.item() == pytest.approx(expected, rel=1e-4)
+    assert result.parts["loss_unlabeled"] > 0.1
+
+
+def test_the_unlabelled_losses_are_off_at_the_start_and_whole_after_the_ramp(toy_state):
+    for progress, ramp in ((0.0, 0.0), (0.2, 0.5), (0.4, 1.0), (0.9, 1.0)):
+        state = run(toy_state("featmatch"), 3)
+        result = state.method.step(at(state, progress), state.online, state.average)
+        added = result.loss - result.parts["loss_labeled"]
+        assert added.item() == pytest.approx(ramp * result.parts["loss_unlabeled"].item(), abs=1e-5)
+        whole = 0.5 * result.parts["loss_refined"] + 2 * result.parts["loss_raw"]
+        assert result.parts["loss_unlabeled"].item() == pytest.approx(whole.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("steps", "weights", "teaches"),
+    [(4, (0.5, 0.0), True), (4, (0.0, 2.0), True), (1, (0.5, 0.0), True), (1, (0.0, 2.0), False)],
+)
+def test_both_unlabelled_losses_teach_through_mixed_views_the_raw_one_from_the_first_clustering_on(
+    toy_state, steps, weights, teaches
+):
+    options = {"method__refined_weight": weights[0], "method__raw_weight": weights[1]}
+    state = run(toy_state("featmatch", **options), steps)
+    batch = at(state, 1.0)
+    outputs = noted(state.online, "forward")
+    result = state.method.step(batch, state.online, state.average)
+    unmixed, mixed = outputs
+    (gradient,) = torch.autograd.grad(result.loss, mixed.feature)
+    labeled, unlabeled = gradient.split([2 * len(batch.labels), 2 * len(batch.unlabeled_index)])
+    assert labeled.abs().sum(1).min() > 0
+    assert (unlabeled.abs().sum(1) > 0).tolist() == [teaches] * len(unlabeled)
+    assert not unmixed.logits.requires_grad  # it gives the targets
+
+
+def test_the_attention_learns_from_the_first_clustering_on(toy_state):
+    for steps, learns in ((1, False), (3, True)):
+        state = run(toy_state("featmatch"), steps)
+        state.method.step(at(state, 0.0), state.online, state.average).loss.backward()
+        gradients = [parameter.grad.abs().sum().item() for parameter in state.online.head.parameters()]
+        assert [gradient > 0 for gradient in gradients] == [learns] * len(gradients)
+
+
+def test_a_batch_is_mixed_by_a_permutation_with_one_larger_share():
+    method = FeatMatch(Config(), PROBLEM)
+    shares = []
+    for seed in range(200):
+        partner, share = method.draw(50, generator(seed))
+        assert partner.sort().values.tolist() == list(range(50))
+        assert share.shape == (50,)
+        assert len(set(share.tolist())) == 1
+        shares.append(share[0].item())
+    assert min(shares) >= 0.5
+    assert max(shares) - min(shares) > 0.4
+
+
+def test_pseudo_labels_are_the_refined_predictions_of_weak_views(toy_state):
+    state = run(toy_state("featmatch", method__dropout=0.0), 5)
+    batch = at(state, 0.5)
+    online = copy.deepcopy(state.online)
+    feature = online(torch.cat([batch.labeled[0], batch.unlabeled[0]])).feature[len(batch.labels) :]
+    probs = online.classifier(state.method.refine(online, feature)).softmax(-1)
+    result = state.method.step(batch, state.online, state.average)
+    assert result.pseudo is not None
+    assert torch.equal(result.pseudo.target, probs.argmax(-1))
+    assert (result.pseudo.weight == 1).all()
+    assert result.parts["confidence"].item() == pytest.approx(probs.max(-1).values.mean().item())
+
+
+def test_the_number_of_strong_views_is_a_setting():
+    expected = ("weak", "strong", "strong", "strong")
+    assert FeatMatch(Config(strong_views=3), PROBLEM).views == Views(labeled=expected, unlabeled=expected)
+    assert len(FeatMatch(Config(), PROBLEM).views.unlabeled) == 9
+
+
+def test_dropping_every_attention_weight_is_refused():
+    with pytest.raises(ConfigError, match=r"dropout must be in \[0, 0.9\], got 1.0"):
+        Config(dropout=1.0)
+
+
+# Recorded features -----------------------------------------------------------------------------------------------
+
+
+def test_a_step_records_the_features_of_weak_views(toy_state):
+    state = toy_state("featmatch", method__labeled_prototypes=3)
+    batch = at(state, 0.5)
+    labeled, weak = copy.deepcopy(state.online)(torch.cat([batch.labeled[0], batch.unlabeled[0]])).split([6, 18])
+    state.method.step(batch, state.online, state.average)
+    records = state.method.labeled
+    torch.testing.assert_close(records.feature[:6], labeled.feature)
+    assert records.label.tolist() == batch.labels.tolist() + [-1] * 6
+    records = state.method.unlabeled
+    torch.testing.assert_close(records.feature[:18], weak.feature)
+    torch.testing.assert_close(records.confidence[:18], weak.logits.softmax(-1).max(-1).values)
+    assert records.label.tolist() == weak.logits.argmax(-1).tolist() + [-1] * 46
+    assert not records.feature.requires_grad
+
+
+def test_records_forget_the_oldest_first():
+    records = Records(5, 1)
+    for start in (0, 3, 6):
+        value = torch.arange(start, start + 3)
+        records.write(value[:, None].float(), value, value / 10)
+    assert sorted(records.label.tolist()) == [4, 5, 6, 7, 8]
+    assert records.feature.flatten().tolist() == records.label.tolist()
+    torch.testing.assert_close(records.confidence, records.label / 10)
+    records.write(torch.arange(20.0)[:, None], torch.arange(20), torch.ones(20))
+    assert sorted(records.label.tolist()) == [15, 16, 17, 18, 19]
+    records.clear()
+    assert records.label.tolist() == [-1] * 5
+
+
+def test_the_labelled_records_have_every_labelled_image(toy_state):
+    state = toy_state("featmatch", train__batch=4)
+    written = noted(state, "make_batch")
+    for _ in range(9):
+        state.step()
+        if len(written) >= 3:
+            images = torch.cat([batch.labeled_index for batch in written[-3:]])
+            assert set(images.tolist()) == set(range(6))
+            labels = torch.cat([batch.labels for batch in written[-3:]])
+            assert sorted(state.method.labeled.label.tolist()) == sorted(labels.tolist())
+
+
+# Prototypes ------------------------------------------------------------------------------------------------------
+
+
+def test_prototypes_are_made_in_place_every_so_often_after_the_warmup(toy_state):
+    state = toy_state("featmatch", method__warmup=5, method__refresh_every=2)
+    method = state.method
+    places = [method.prototype.data_ptr(), method.filled.data_ptr()]
+    changed, recorded = [], []
+    for step in range(10):
+        before = method.prototype.clone()
+        state.step()
+        if not torch.equal(method.prototype, before):
+            changed.append(step)
+        recorded.append((method.unlabeled.label >= 0).sum().item())
+    assert changed == [6, 8]
+    assert recorded == [18, 36] * 5
+    assert [method.prototype.data_ptr(), method.filled.data_ptr()] == places
+    assert method.status()["prototypes"] == method.filled.sum()
+
+
+def test_without_a_warmup_the_first_clustering_waits_for_records(toy_state):
+    state = toy_state("featmatch", method__warmup=0, method__refresh_every=3)
+    ready = []
+    for _ in range(5):
+        state.step()
+        ready.append(bool(state.method.ready))
+    assert ready == [False, False, False, True, True]
+
+
+def test_prototypes_of_a_class_are_means_of_what_was_recorded_of_it(toy_state):
+    state = run(toy_state("featmatch", method__warmup=16, method__refresh_every=16), 16)
+    method = state.method
+    labeled, unlabeled = copy.deepcopy(method.labeled), copy.deepcopy(method.unlabeled)
+    method.refresh(16)
+    assert method.filled.all()
+    accepted = method.confident(torch.stack([unlabeled.label == y for y in range(3)]), unlabeled.confidence)
+    # Per class: mean of labelled, a single cluster and so the same mean again, then both of the unlabelled.
+    rows = method.prototype.view(3, 2, 2, -1)
+    for y in range(3):
+        of_labels = labeled.feature[labeled.label == y]
+        of_predictions = unlabeled.feature[(unlabeled.label == y) & accepted]
+        assert len(of_labels) == 4
+        assert len(of_predictions) > 4
+        for kind, features in enumerate((of_labels, of_predictions)):
+            mean = torch.stack(list(features)).double().sum(0) / len(features)
+            torch.testing.assert_close(rows[y, kind].double(), mean.expand(2, -1), atol=1e-5, rtol=1e-4)
+
+
+def test_clustering_depends_on_records_and_step_alone(toy_state):
+    states = [run(toy_state("featmatch", method__labeled_prototypes=4), 5) for _ in range(2)]
+    for state in states:
+        torch.rand(3)
+        state.method.refresh(6)
+    assert torch.equal(states[0].method.prototype, states[1].method.prototype)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "halvings", "accepted"),
+    [
+        (0.5, 2, [1, 1, 1, 0, 1, 1, 1, 0]),  # 0.25 is the first that leaves either class three
+        (0.5, 0, [0] * 8),
+        (0.2, 0, [1, 1, 1, 0, 1, 1, 1, 0]),
+        (0.9, 1, [0] * 8),  # 0.9 and 0.45
+        (0.5, 4, [1, 1, 1, 0, 1, 1, 1, 0]),  # the first, though 0.0625 leaves more
+        (0.3, 0, [0] * 8),  # one of 0.3 is not above 0.3
+        (0.04, 0, [1] * 8),
+    ],
+)
+def test_the_threshold_is_halved_until_every_class_has_more_features_than_prototypes(threshold, halvings, accepted):
+    config = Config(labeled_prototypes=1, unlabeled_prototypes=1, threshold=threshold, halvings=halvings)
+    method = FeatMatch(config, PROBLEM)
+    confidence = torch.tensor([0.9, 0.8, 0.6, 0.1, 0.9, 0.4, 0.3, 0.1])
+    member = torch.arange(8)[None] // 4 == torch.arange(2)[:, None]
+    assert method.confident(member, confidence).int().tolist() == accepted
+
+
+def test_without_confident_features_all_prototypes_are_of_labelled_images():
+    method = FeatMatch(Config(labeled_prototypes=2, unlabeled_prototypes=2), PROBLEM)
+    labels = torch.tensor([0, 1, 0, 1])
+    method.labeled.write(torch.randn(4, 3, generator=generator()), labels, torch.ones(4))
+    method.unlabeled.write(torch.randn(4, 3, generator=generator()), labels, torch.full((4,), 0.9))  # too few
+    method.cluster(generator())
+    assert method.filled.tolist() == [True, True, False, False] * 2
+
+
+# Clustering ------------------------------------------------------------------------------------------------------
+
+
+def bundles(sizes, directions, seed=0):
+    """Features close to some directions, of very different lengths."""
+    number = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    noise = 0.01 * torch.randn(len(number), 3, generator=generator(seed))
+    length = 0.1 + 10 * torch.rand(len(number), 1, generator=generator(seed))
+    return length * (torch.tensor(directions)[number] + noise), number
+
+
+def test_clusters_are_the_directions_of_each_class():
+    directions = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.1, 0.0]]
+    feature, number = bundles([30, 2, 2, 30], directions)
+    # The last bundle is of another class: it lies by the first but must not be mistaken for it.
+    member = torch.stack([number < 3, number == 3])
+    for seed in range(20):
+        clusters = cosine_clusters(feature, member, 3, 5, generator(seed))
+        found = {tuple(row.nonzero().flatten().tolist()) for row in clusters[0]}
+        assert found == {tuple((number == n).nonzero().flatten().tolist()) for n in range(3)}
+        assert torch.equal(clusters[1].sum(0), (number == 3).long())
+
+
+def test_every_member_is_closest_to_the_mean_direction_of_its_cluster():
+    feature = torch.randn(80, 4, generator=generator())
+    member = torch.stack([torch.arange(80) < 50, torch.arange(80) >= 60])
+    clusters = cosine_clusters(feature, member, 5, 100, generator())
+    assert torch.equal(clusters.sum(1), member.long())
+    unit = feature.double() / feature.double().norm(dim=1, keepdim=True)
+    for y in range(2):
+        centres = [unit[cluster].sum(0) for cluster in clusters[y]]
+        for n in torch.nonzero(member[y]).flatten().tolist():
+            cosines = [float(unit[n] @ centre / centre.norm()) for centre in centres]
+            assert clusters[y, cosines.index(max(cosines)), n]
+
+
+def test_means_are_of_the_features_themselves_and_groups_without_members_are_not_filled():
+    feature = torch.tensor([[2.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 8.0, 0.0], [7.0, 7.0, 7.0]])
+    member = torch.tensor([[True, True, True, False], [False, False, False, False]])
+    mean, filled = group_means(feature, member, 5, 3, generator())
+    assert filled.tolist() == [[True, True, True, False, False], [False] * 5]
+    torch.testing.assert_close(mean[0, 0], torch.tensor([2 / 3, 4.0, 0.0]))
+    assert sorted(mean[0, 1:3].tolist()) == [[0.0, 6.0, 0.0], [2.0, 0.0, 0.0]]
+    assert (mean[~filled] == 0).all()
+    only, filled = group_means(feature, member, 1, 3, generator())
+    assert torch.equal(only, mean[:, :1])
+    assert filled.tolist() == [[True], [False]]
+
+
+def test_the_same_seed_gives_the_same_clusters():
+    feature, member = torch.randn(40, 3, generator=generator()), torch.ones(1, 40, dtype=torch.bool)
+    first, again, other = (cosine_clusters(feature, member, 6, 2, generator(seed)) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+# Prediction ------------------------------------------------------------------------------------------------------
+
+
+def test_predictions_are_those_of_refined_features_once_there_are_prototypes(toy_state, toy_data):
+    images = toy_data.test.pixels[:10]
+    for steps in (1, 5):
+        state = run(toy_state("featmatch"), steps)
+        network = state.average.eval()
+        plain = network(images)
+        predicted = state.method.predict(network, images)
+        assert torch.equal(predicted, state.method.predict(network, images))
+        if steps == 1:
+            assert torch.equal(predicted, plain.logits.softmax(-1))
+            continue
+        prototypes = state.method.prototype[state.method.filled].tolist()
+        for row, feature in zip(predicted, plain.feature.tolist(), strict=True):
+            refined = refined_by_hand(network.head, feature, prototypes)
+            torch.testing.assert_close(
+                row.double(), probabilities(linear(network.classifier, refined)), atol=1e-5, rtol=1e-4
+            )
+        assert not torch.allclose(predicted, plain.logits.softmax(-1))
+
+
+def test_a_saved_model_predicts_alike(tmp_path):
+    values = {
+        "data.name": "digits",
+        "method.name": "featmatch",
+        "method.strong_views": 1,
+        "method.warmup": 6,
+        "method.refresh_every": 3,
+        "method.recorded": 100,
+        "model.name": "small-4",
+        "train.steps": 10,
+        "train.batch": 10,
+    }
+    started = loop.start(resolve([Layer("the test", values)]), tmp_path / "run")
+    for _ in started.train():
+        pass
+    expected = evaluate(started.state.method, started.state.evaluated, started.data.test)
+    model = TrainedModel.load(tmp_path / "run")
+    assert model.method.ready
+    assert torch.equal(model.evaluate(started.data).probs, expected.probs)
+    model.method.get_buffer("filled").zero_()
+    assert not torch.equal(model.evaluate(started.data).probs, expected.probs)

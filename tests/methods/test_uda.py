@@ -1,0 +1,153 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from aggmatch.methods.uda import UDA, Config
+
+# Growth of η at a progress, turned round: the progress at which it has grown by g.
+PROGRESS = {
+    "linear": lambda g: g,
+    "log": lambda g: -math.log(1 - g) / 5,
+    "exp": lambda g: 1 + math.log(g) / 5,
+}
+
+
+def train(state, steps):
+    for _ in range(steps):
+        state.step()
+    return state
+
+
+def predict(state, batch):
+    probs = state.online(torch.cat([*batch.labeled, *batch.unlabeled])).logits.detach().double().softmax(-1)
+    m = len(batch.unlabeled_index)
+    return probs.split([len(batch.labels), m, m])
+
+
+def middle(values):
+    """A number between the two halves of values."""
+    half = len(values) // 2
+    return values.sort().values[half - 1 : half + 1].mean().item()
+
+
+def test_the_loss_equals_the_definition(toy_state):
+    state = train(toy_state("uda"), 3)
+    batch = state.make_batch(*state.draw_indices())
+    labeled, weak, strong = predict(state, batch)
+    n, m, classes = len(labeled), len(weak), weak.shape[1]
+    threshold = middle(weak.max(-1).values)
+    method = UDA(Config(threshold=threshold, temperature=0.5, unlabeled_weight=2.0), state.method.problem)
+    loss = -sum(labeled[i, y].log() for i, y in enumerate(batch.labels.tolist())) / n
+    for i in range(m):
+        if weak[i].max() >= threshold:
+            target = [weak[i, y] ** 2 / (weak[i] ** 2).sum() for y in range(classes)]
+            loss += 2 * sum(q * (q.log() - strong[i, y].log()) for y, q in enumerate(target)) / m
+    result = method.step(batch, state.online, state.average)
+    assert result.loss.item() == pytest.approx(loss.item(), rel=1e-4)
+    assert result.pseudo is not None
+    assert result.pseudo.weight.sum().item() == m / 2  # by the prediction itself: sharpened, more would pass
+    assert torch.equal(result.pseudo.target, weak.argmax(-1))
+
+
+@pytest.mark.parametrize("schedule", ["linear", "log", "exp"])
+def test_annealing_leaves_out_the_labelled_images_that_are_already_learnt(toy_state, schedule):
+    state = train(toy_state("uda", method__annealing=schedule, method__unlabeled_weight=0.0), 8)
+    batch = state.make_batch(*state.draw_indices())
+    labeled, _, _ = predict(state, batch)
+    probs = labeled[range(len(labeled)), batch.labels]
+    bound = middle(probs)
+    growth = (bound - 1 / 3) / (1 - 1 / 3)
+    assert math.exp(-5) < growth < 1 - math.exp(-5)  # within the reach of every schedule
+    batch = replace(batch, progress=torch.tensor(PROGRESS[schedule](growth)))
+    loss = -sum(p.log() for p in probs if p <= bound) / (len(probs) / 2)
+    result = state.method.step(batch, state.online, state.average)
+    assert result.loss.item() == pytest.approx(loss.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "start", "end"),
+    [
+        ("none", 1, 1),
+        ("linear", 1 / 3, 1),
+        ("log", 1 / 3, 1 / 3 + 2 / 3 * (1 - math.exp(-5))),
+        ("exp", 1 / 3 + 2 / 3 * math.exp(-5), 1),
+    ],
+)
+def test_the_annealing_threshold_grows_from_chance_to_one(toy_state, schedule, start, end):
+    method = toy_state("uda", method__annealing=schedule).method
+    values = [method.signal_threshold(torch.tensor(k / 10)).item() for k in range(11)]
+    assert values == sorted(values)
+    assert values[0] == pytest.approx(start)
+    assert values[-1] == pytest.approx(end)
+
+
+def test_without_annealing_even_a_certain_image_counts(toy_state):
+    state = toy_state("uda", method__unlabeled_weight=0.0)
+    batch = state.make_batch(*state.draw_indices())
+    forward = state.online.forward
+
+    def certain(images):
+        output = forward(images)
+        scale = torch.ones(len(images), 1)
+        scale[0] = 1e4
+        return output._replace(logits=output.logits * scale)
+
+    state.online.forward = certain
+    logits = state.online(torch.cat([*batch.labeled, *batch.unlabeled])).logits[: len(batch.labels)]
+    batch = replace(batch, labels=batch.labels.clone().index_fill(0, torch.tensor([0]), int(logits[0].argmax())))
+    assert logits[0].softmax(-1).max() == 1
+    expected = torch.nn.functional.cross_entropy(logits, batch.labels)
+    result = state.method.step(batch, state.online, state.average)
+    assert result.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_with_every_label_learnt_the_unlabelled_loss_alone_teaches_the_whole_network(toy_state):
+    state = train(toy_state("uda"), 25)
+    method = UDA(Config(annealing="linear", threshold=0.0), state.method.problem)
+    batch = replace(state.make_batch(*state.draw_indices()), progress=torch.zeros(()))
+    labeled, _, _ = predict(state, batch)
+    assert labeled[range(len(labeled)), batch.labels].min() > 1 / 3
+    result = method.step(batch, state.online, state.average)
+    assert result.parts["loss_labeled"].item() == 0
+    assert result.loss.item() == pytest.approx(result.parts["loss_unlabeled"].item())
+    result.loss.backward()
+    assert all(parameter.grad.abs().max() > 1e-6 for parameter in state.online.parameters())
+
+
+def test_with_nothing_confident_only_the_labels_teach(toy_state):
+    state = toy_state("uda", method__threshold=1.0)
+    result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+    assert result.parts["loss_unlabeled"].item() == 0
+    assert result.loss.item() == pytest.approx(result.parts["loss_labeled"].item())
+
+
+def test_equal_views_cost_nothing_unless_the_target_is_sharpened(toy_state):
+    for temperature, costs in ((1.0, False), (0.4, True)):
+        state = toy_state("uda", method__threshold=0.0, method__temperature=temperature)
+        batch = state.make_batch(*state.draw_indices())
+        batch = replace(batch, unlabeled=(batch.unlabeled[0], batch.unlabeled[0]))
+        result = state.method.step(batch, state.online, state.average)
+        assert (abs(result.parts["loss_unlabeled"].item()) > 1e-5) == costs
+
+
+def test_predictions_teach_through_the_strong_view_only(toy_state):
+    state = toy_state("uda", method__threshold=0.0)
+    batch = state.make_batch(*state.draw_indices())
+    captured = {}
+    forward = state.online.forward
+
+    def spy(images):
+        output = forward(images)
+        output.logits.retain_grad()
+        captured["logits"] = output.logits
+        return output
+
+    state.online.forward = spy
+    state.method.step(batch, state.online, state.average).loss.backward()
+    m = len(batch.unlabeled_index)
+    labeled, weak, strong = captured["logits"].grad.split([len(batch.labels), m, m])
+    assert labeled.abs().sum() > 0
+    assert strong.abs().sum(1).min() > 0
+    assert weak.abs().sum() == 0

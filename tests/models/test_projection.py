@@ -1,0 +1,39 @@
+import pytest
+import torch
+
+from aggmatch.models.heads import Projection
+
+
+def features(count: int = 12, width: int = 6, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def head() -> Projection:
+    torch.manual_seed(0)
+    return Projection(6, 4)
+
+
+def test_the_projection_is_two_normalised_and_rectified_layers_and_a_linear_one(head):
+    x = features().double()
+    first, _, _, second, _, _, last = (list(module.parameters()) for module in head.layers)
+    for (weight,) in (first, second):
+        x = x @ weight.detach().double().T
+        x = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt()  # a fresh BatchNorm scales by 1 and shifts by 0
+        x = x.clamp(min=0)
+    weight, bias = (parameter.detach().double() for parameter in last)
+    torch.testing.assert_close(head(features()).double(), x @ weight.T + bias, atol=1e-5, rtol=1e-4)
+
+
+def test_an_evaluated_projection_treats_every_feature_alone(head):
+    for seed in range(3):
+        head(features(seed=seed))
+    head.eval()
+    together = head(features(seed=5))
+    alone = torch.cat([head(row[None]) for row in features(seed=5)])
+    torch.testing.assert_close(together, alone)
+
+
+def test_every_layer_of_the_projection_learns(head):
+    head(features()).square().sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in head.parameters())
