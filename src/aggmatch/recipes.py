@@ -20,7 +20,6 @@ DATA: dict[str, dict[str, Any]] = {
         "views.interpolation": "bilinear",
         "views.cutout": 0.25,
         "optim.average": 0.99,
-        "optim.average_warmup": True,
         "train.steps": 400,
         "train.batch": 30,
         "train.log_every": 10,
@@ -34,6 +33,16 @@ DATA: dict[str, dict[str, Any]] = {
 
 METHOD: dict[tuple[str, str], dict[str, Any]] = {
     ("digits", "aggmatch"): {"method.slots": 256, "method.subsets": 8},
+    ("digits", "mixmatch"): {"method.ramp": 0.4},
+    ("digits", "featmatch"): {
+        "method.warmup": 100,
+        "method.refresh_every": 25,
+        "method.strong_views": 2,
+        "method.recorded": 1500,
+    },
+    ("digits", "paws"): {"train.batch": 50, "views.crops.solarized": 0.0},
+    ("svhn", "mixmatch"): {"method.unlabeled_weight": 250.0},
+    ("cifar100", "mixmatch"): {"method.unlabeled_weight": 150.0},
     ("cifar100", "aggmatch"): {"method.slots": 256},
 }
 

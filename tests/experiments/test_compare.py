@@ -64,7 +64,12 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path: Path):
 
     with pytest.raises(KeyboardInterrupt):
         compare.run(plan, tmp_path, break_off_in_the_second)
-    result = compare.run(plan, tmp_path, lambda run, title: (trained.append(title), train(run, title)))
+
+    def go_on(run, title):
+        trained.append(title)
+        train(run, title)
+
+    result = compare.run(plan, tmp_path, go_on)
     assert trained == ["supervised fold 0", "fixmatch fold 0", "fixmatch fold 0"]
     assert {name: len(runs) for name, runs in result.summaries.items()} == {"supervised": 1, "fixmatch": 1}
 

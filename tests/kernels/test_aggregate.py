@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -60,7 +61,7 @@ def test_the_kernel_equals_the_plain_form_for_any_shape(
     case = random_case(
         queries, subsets, slots, features, classes, seed, empty, torch.bfloat16 if half and on_gpu else torch.float32
     )
-    options = {
+    options: dict[str, Any] = {
         "temperature": 0.1,
         "feature_term": feature_term,
         "class_term": class_term,
@@ -93,7 +94,12 @@ def test_the_papers_shapes_agree_and_take_little_memory(queries, classes, slots,
     from aggmatch.kernels.aggregate import aggregate_sums
 
     case = random_case(queries, subsets, classes * slots // subsets, features, classes, 0, 0.1)
-    options = {"temperature": 0.05, "feature_term": True, "class_term": "divergence", "class_weight": 0.5}
+    options: dict[str, Any] = {
+        "temperature": 0.05,
+        "feature_term": True,
+        "class_term": "divergence",
+        "class_weight": 0.5,
+    }
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     mean, vote = aggregate_sums(*case, **options)

@@ -11,16 +11,17 @@ from aggmatch.training.state import TrainState
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
-@pytest.fixture(autouse=True)
-def exact_arithmetic(monkeypatch):
-    """One choice of kernels, in full float32: a threshold amplifies the least difference."""
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-
-
 def make(toy_data, toy_split, method, **changes):
-    settings = toy_settings(method, train__precision="float32", runtime__compile=False, **changes)
-    return TrainState(settings, toy_data, toy_split, torch.device("cuda"))
+    """A state whose weights hardly move, so that rounding cannot grow from step to step; its velocity tells all."""
+    changes = {"train__precision": "float32", "runtime__compile": False, "optim__lr": 1e-6} | changes
+    return TrainState(toy_settings(method, **changes), toy_data, toy_split, torch.device("cuda"))
+
+
+def assert_alike(left: TrainState, right: TrainState) -> None:
+    """The same sums of gradients, up to rounding."""
+    for name, velocity in left.optimizer.velocity.items():
+        scale = velocity.abs().max().item() + 1e-6
+        torch.testing.assert_close(velocity, right.optimizer.velocity[name], atol=1e-2 * scale, rtol=1e-2, msg=name)
 
 
 @pytest.mark.parametrize("method", known_methods())
@@ -32,9 +33,9 @@ def test_a_captured_step_equals_the_ordinary_one(toy_data, toy_split, method):
         captured.step()
     assert isinstance(captured.run_step, Captured)
     assert captured.run_step.graph is not None
-    for left, right in zip(ordinary.online.parameters(), captured.online.parameters(), strict=True):
-        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-3)
+    assert_alike(ordinary, captured)
     assert ordinary.meters.read() == pytest.approx(captured.meters.read(), rel=1e-2, abs=1e-3)
+    assert torch.equal(ordinary.generator.get_state(), captured.generator.get_state())
 
 
 @pytest.mark.parametrize("method", known_methods())
@@ -47,8 +48,7 @@ def test_a_captured_run_continues_from_a_checkpoint(toy_data, toy_split, method)
             resumed.restore(whole.capture())
         if step > 7:
             resumed.step()
-    for left, right in zip(whole.online.parameters(), resumed.online.parameters(), strict=True):
-        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-3)
+    assert_alike(whole, resumed)
     assert torch.equal(whole.generator.get_state(), resumed.generator.get_state())
 
 

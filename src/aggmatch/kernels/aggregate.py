@@ -22,7 +22,6 @@ def aggregate_kernel(
     query_entropy_B,
     feature_QD,
     probs_QY,
-    slot_entropy_Q,
     slot_MS,
     mean_GBY,
     vote_GBY,
@@ -60,6 +59,7 @@ def aggregate_kernel(
             slot = tl.load(slot_MS + m * S + s, mask=(s < S) & (m < M), other=-1)
             filled = slot >= 0
             slot = tl.where(filled, slot, 0)
+            values = tl.load(probs_QY + slot[:, None] * Y + y, mask=filled[:, None] & in_y, other=0.0)
             score = tl.zeros((BLOCK_B, BLOCK_S), tl.float32)
             if FEATURE_TERM:
                 for first in range(0, D, BLOCK_D):
@@ -75,7 +75,7 @@ def aggregate_kernel(
                     q = tl.load(probs_QY + slot * Y + k, mask=filled, other=0.0)
                     mixture = (p[:, None] + q[None, :]) * 0.5
                     negentropy += mixture * tl.log(tl.maximum(mixture, 1e-37))
-                slot_entropy = tl.load(slot_entropy_Q + slot, mask=filled, other=0.0)
+                slot_entropy = -tl.sum(values * tl.log(tl.maximum(values, 1e-37)), 1)
                 js = -negentropy - 0.5 * query_entropy[:, None] - 0.5 * slot_entropy[None, :]
                 js = tl.maximum(js, 0.0)
                 score -= class_weight * (tl.sqrt(js) if CLASS_TERM == 2 else js)
@@ -84,7 +84,6 @@ def aggregate_kernel(
             new_highest = tl.maximum(highest, tl.max(score, 1))
             weight = tl.where(filled[None, :], tl.exp(score - new_highest[:, None]), 0.0)
             shrink = tl.exp(highest - new_highest)
-            values = tl.load(probs_QY + slot[:, None] * Y + y, mask=filled[:, None] & in_y, other=0.0)
             weighted = tl.dot(weight, values, weighted * shrink[:, None], input_precision="ieee")
             total = total * shrink + tl.sum(weight, 1)
             highest = new_highest
@@ -116,6 +115,8 @@ def aggregate_sums(
 
     query_BD: unit length, of the type of feature_QD (float32 or bf16); probabilities: float32; slot_MS: −1 where empty.
     """
+    query_BD, query_probs_BY, slot_MS = query_BD.contiguous(), query_probs_BY.contiguous(), slot_MS.contiguous()
+    feature_QD, probs_QY = feature_QD.contiguous(), probs_QY.contiguous()
     (B, D), Y, (M, S) = query_BD.shape, query_probs_BY.shape[1], slot_MS.shape
     block_b, block_s, block_d, block_y, groups = block_sizes(B, D, Y, M, S)
     mean_GBY = torch.empty(groups, B, Y, device=query_BD.device)
@@ -126,7 +127,6 @@ def aggregate_sums(
         torch.special.entr(query_probs_BY).sum(-1),
         feature_QD,
         probs_QY,
-        torch.special.entr(probs_QY).sum(-1),
         slot_MS,
         mean_GBY,
         vote_GBY,
@@ -153,11 +153,12 @@ def block_sizes(B: int, D: int, Y: int, M: int, S: int) -> tuple[int, int, int, 
     """Queries, slots, features and classes of a tile, and groups of subsets, for any shape.
 
     Matrix units want at least 16 of each. The tile of classes must hold them all, so the more there are, the fewer
-    slots a tile has. Subsets are spread over groups until there are a few programs for each multiprocessor.
+    slots a tile has. Subsets are spread over groups until there are a few programs for each multiprocessor, as long as
+    the sums of all groups take less than 64 MB.
     """
     block_y = max(16, triton.next_power_of_2(Y))
     block_b = 16
     block_s = max(16, min(64, triton.next_power_of_2(S), 8192 // block_y))
     block_d = max(16, min(128, triton.next_power_of_2(D)))
-    groups = min(M, max(1, triton.cdiv(1024, triton.cdiv(B, block_b))))
+    groups = min(M, triton.cdiv(1024, triton.cdiv(B, block_b)), max(1, 2**26 // (8 * B * Y)))
     return block_b, block_s, block_d, block_y, groups

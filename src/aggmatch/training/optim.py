@@ -30,8 +30,9 @@ class OptimSettings(Settings):
     """t: step of a kernel as a share of its norm with `lars`, times the learning rate."""
     average: Fraction = 0.999
     """λ_m: decay of the average of the weights, AggMatch's momentum network."""
-    average_warmup: bool = False
-    """Whether the average starts with a short memory, min(λ_m, (1+k)/(10+k)), which short runs need."""
+    average_warmup: bool = True
+    """Whether the average starts with a short memory, min(λ_m, (1+k)/(10+k)); with λ_m 0.999 over the first 9,000
+    steps."""
 
 
 def cosine_rate(lr: float, progress: Tensor) -> Tensor:
