@@ -35,6 +35,19 @@ Download = Annotated[bool, typer.Option("--download", help="Fetch the data set's
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or auto.", show_default="auto")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 
+KEYS = {
+    "data": "data.name",
+    "method": "method.name",
+    "labels": "data.labels",
+    "fold": "data.fold",
+    "steps": "train.steps",
+    "split": "data.split",
+    "data_dir": "runtime.data_dir",
+    "device": "runtime.device",
+    "tensorboard": "runtime.tensorboard",
+}
+"""Option of the command line → the setting it stands for."""
+
 
 @app.command()
 def train(
@@ -60,15 +73,15 @@ def train(
     layers = gather(
         config,
         set_,
-        (f"DATA {data}", "data.name", data),
-        (f"--method {method}", "method.name", method),
-        (f"--labels {labels}", "data.labels", labels),
-        (f"--fold {fold}", "data.fold", fold),
-        (f"--steps {steps}", "train.steps", steps),
-        (f"--split {split}", "data.split", split and str(split.resolve())),
-        (f"--data-dir {data_dir}", "runtime.data_dir", data_dir and str(data_dir)),
-        (f"--device {device}", "runtime.device", device),
-        ("--tensorboard", "runtime.tensorboard", tensorboard or None),
+        data=data,
+        method=method,
+        labels=labels,
+        fold=fold,
+        steps=steps,
+        split=split and split.resolve(),
+        data_dir=data_dir,
+        device=device,
+        tensorboard=tensorboard or None,
     )
 
     from aggmatch.training import loop
@@ -85,10 +98,13 @@ def train(
         print_summary(run)
 
 
-def gather(config: Path | None, assignments: list[str] | None, *given: tuple[str, str, Any]) -> list[Layer]:
-    """Layers of settings: the file, then options (source, key, value) that were given, then `--set`."""
+def gather(config: Path | None, assignments: list[str] | None, **options: Any) -> list[Layer]:
+    """Layers of settings: the file, then the options that were given, then `--set`."""
     layers = [read_file(config)] if config else []
-    layers += [Layer(source, {key: value}) for source, key, value in given if value is not None]
+    for name, value in options.items():
+        if value is not None:
+            source = f"{'DATA' if name == 'data' else '--' + name.replace('_', '-')} {value}"
+            layers.append(Layer(source, {KEYS[name]: str(value) if isinstance(value, Path) else value}))
     return layers + [read_assignment(text) for text in assignments or []]
 
 
@@ -153,15 +169,7 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Train several methods on the same folds and print mean ± std. The same words continue where it stopped."""
-    layers = gather(
-        config,
-        set_,
-        (f"DATA {data}", "data.name", data),
-        (f"--labels {labels}", "data.labels", labels),
-        (f"--steps {steps}", "train.steps", steps),
-        (f"--data-dir {data_dir}", "runtime.data_dir", data_dir and str(data_dir)),
-        (f"--device {device}", "runtime.device", device),
-    )
+    layers = gather(config, set_, data=data, labels=labels, steps=steps, data_dir=data_dir, device=device)
 
     from aggmatch.console import stdout
     from aggmatch.experiments import compare as experiment
@@ -189,9 +197,7 @@ def evaluate(
     from aggmatch.inference import TrainedModel
     from aggmatch.tables import Table
 
-    given = {"runtime.data_dir": data_dir and str(data_dir), "runtime.device": device}
-    changes = [Layer("the command line", {key: value}) for key, value in given.items() if value is not None]
-    model = TrainedModel.load(run, changes)
+    model = TrainedModel.load(run, gather(None, None, data_dir=data_dir, device=device))
     result = model.evaluate(model.data(download=download))
     rows = list(zip(model.classes, result.class_accuracy, strict=True))
     stdout.print(Table(["class", "accuracy %"], rows).rich())
