@@ -4,10 +4,10 @@ from collections import Counter
 from itertools import permutations
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
+from tests.augment.images import from_pillow, seeded, to_pillow
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -30,22 +30,8 @@ LARGE, SMALL = (0.75, 1.0), (0.3, 0.75)
 PLAIN: dict[str, Any] = {"jittered": 0.0, "solarized": 0.0, "equalized": 0.0}
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def noise(count: int, channels: int, side: int) -> Tensor:
     return torch.randint(256, (count, channels, side, side), dtype=torch.uint8, generator=seeded(side))
-
-
-def to_pillow(image: Tensor) -> Image.Image:
-    array = image.permute(1, 2, 0).numpy()
-    return Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
-
-
-def from_pillow(image: Image.Image) -> Tensor:
-    array = np.array(image)
-    return torch.from_numpy(array[None] if array.ndim == 2 else array.transpose(2, 0, 1).copy())
 
 
 def augmenter(mirror: bool = False, **changes: Any) -> Augmenter:
