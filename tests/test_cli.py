@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aggmatch import cli
+from aggmatch.training.state import TrainState
 
 QUICK = ["--steps", "6", "--set", "model.name=small-4", "--set", "train.batch=10", "--set", "train.unlabeled_ratio=2"]
 SMALL_QUEUE = ["--set", "method.slots=8", "--set", "method.subsets=2"]
@@ -218,3 +220,21 @@ def test_help_answers_in_under_half_a_second_of_cpu(command):
 
 def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])}
+
+
+def test_a_signal_saves_and_says_how_to_go_on(run, monkeypatch):
+    monkeypatch.setattr("aggmatch.training.state.TrainState.step", interrupting_step())
+    code, _, err = run("train", "--out", "run", *QUICK, *SMALL_QUEUE)
+    assert code == 128 + signal.SIGINT
+    assert err == "Stopped and saved at step 3. Continue: aggmatch train --resume --out run\n"
+
+
+def interrupting_step():
+    step = TrainState.step
+
+    def interrupted(state):
+        step(state)
+        if state.steps_done == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return interrupted

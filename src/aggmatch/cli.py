@@ -129,9 +129,8 @@ def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> 
             quiet=quiet,
         )
     except Stopped as stop:
-        stderr.print(
-            f"Stopped and saved at step {stop.step}. Continue: aggmatch train --resume --out {run.folder.path}"
-        )
+        again = again or f"aggmatch train --resume --out {run.folder.path}"
+        stderr.print(f"Stopped and saved at step {stop.step}. Continue: {again}", highlight=False, soft_wrap=True)
         raise typer.Exit(128 + stop.signal_number) from None
 
 
