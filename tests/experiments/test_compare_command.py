@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from aggmatch import cli
 
 
@@ -11,10 +13,9 @@ def test_compare_prints_a_table_and_writes_it(tmp_path, monkeypatch, capsys):
     words = "compare digits --labels 20 --folds 2 --steps 4 --methods supervised,pi_model --out c --quiet"
     quick = ["--set", "model.name=small-4", "--set", "train.batch=10"]
     monkeypatch.setattr(sys, "argv", ["aggmatch", *words.split(), *quick])
-    try:
+    with pytest.raises(SystemExit) as stop:
         cli.main()
-    except SystemExit as stop:
-        assert not stop.code
+    assert not stop.value.code
     out = capsys.readouterr().out
     assert "digits, 20 labels, 4 steps" in out
     assert "supervised" in out
