@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aggmatch import cli
+from aggmatch import cli, console
 from aggmatch.training.state import TrainState
 
 QUICK = ["--steps", "6", "--set", "model.name=small-4", "--set", "train.batch=10", "--set", "train.unlabeled_ratio=2"]
@@ -21,7 +21,7 @@ SMALL_QUEUE = ["--set", "method.slots=8", "--set", "method.subsets=2"]
 def run(monkeypatch, capsys, tmp_path):
     """Runs the command line in an empty folder; returns exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(console.stdout, "width", 200)
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["aggmatch", *words])

@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
-from aggmatch import cli
+from aggmatch import cli, console
 
 
 def test_compare_prints_a_table_and_writes_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(console.stdout, "width", 200)
     words = "compare digits --labels 20 --folds 2 --steps 4 --methods supervised,pi_model --out c --quiet"
     quick = ["--set", "model.name=small-4", "--set", "train.batch=10"]
     monkeypatch.setattr(sys, "argv", ["aggmatch", *words.split(), *quick])
