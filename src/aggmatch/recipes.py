@@ -9,9 +9,9 @@ from typing import Any
 from aggmatch.config import Layer
 from aggmatch.methods import load_method
 
-# Digits: the common recipe and AggMatch's were chosen, out of some forty variants, by accuracy on the unlabelled training
-# images of folds 10 to 17. Those of MixMatch, FeatMatch and PAWS were chosen by test accuracy on folds 10 to 12; all
-# folds share one test set, so the figures of these three on digits are optimistic.
+# Digits: the common recipe and AggMatch's were chosen, out of some forty variants, by accuracy on the unlabelled
+# training images of folds 10 to 17. Those of MixMatch, FeatMatch and PAWS were chosen by test accuracy on folds 10 to
+# 12; all folds share one test set, so the figures of these three on digits are optimistic.
 GEOMETRIC = ["identity", "rotate", "shear_x", "shear_y", "translate_x", "translate_y"]
 
 DATA: dict[str, dict[str, Any]] = {
