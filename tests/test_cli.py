@@ -172,7 +172,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(run, tmp_path):
 def test_a_resume_with_another_setting_is_refused(run, trained):
     code, _, err = run("train", "--resume", "--out", "run", "--set", "optim.lr=0.01")
     assert code == 2
-    assert "Cannot resume run: optim.lr was 0.03, now 0.01" in err or "optim.lr was" in err
+    assert "Cannot resume run: optim.lr was 0.03, now 0.01" in err
 
 
 def test_an_unfinished_run_cannot_be_evaluated(run, trained):

@@ -11,6 +11,7 @@ from aggmatch.functional import (
     consensus_confidence,
     entropy,
     jensen_shannon,
+    linear_ramp,
     score_pseudo_labels,
     sharpen,
     soft_cross_entropy,
@@ -127,8 +128,6 @@ def test_scores_with_nothing_kept_are_zero_not_nan():
     [(0.0, 0.4, 0.0), (0.1, 0.4, 0.25), (0.4, 0.4, 1.0), (0.7, 0.4, 1.0), (0.5, 1.0, 0.5), (0.0, 0.0, 1.0)],
 )
 def test_a_linear_ramp_reaches_one_after_its_share_of_the_steps(progress, share, weight):
-    from aggmatch.functional import linear_ramp
-
     ramp = linear_ramp(torch.tensor(progress), share)
     assert ramp.ndim == 0
     assert ramp.item() == pytest.approx(weight)
@@ -136,8 +135,6 @@ def test_a_linear_ramp_reaches_one_after_its_share_of_the_steps(progress, share,
 
 @given(st.floats(0, 1), st.floats(0, 1), st.just(0.0) | st.floats(1e-6, 1))
 def test_a_linear_ramp_never_falls_and_stays_between_zero_and_one(early, late, share):
-    from aggmatch.functional import linear_ramp
-
     early, late = sorted((early, late))
     low, high = linear_ramp(torch.tensor([early, late]), share)
     assert 0 <= low <= high <= 1

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from aggmatch.errors import AggMatchError
-from aggmatch.models import Network, build_network, parameter_count
+from aggmatch.models import Network, build_network, frozen_statistics, parameter_count
 from aggmatch.models.wide_resnet import Block, leaky_relu
 
 
@@ -112,8 +112,6 @@ def statistics(network: Network) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", ["small-4", "wrn-10-1"])
 def test_frozen_statistics_stay_while_the_batch_is_normalised_by_its_own(name):
-    from aggmatch.models import frozen_statistics
-
     network = build_network(name, channels=1, classes=2).train()
     network(images(8, 1, 8, seed=1))
     before = statistics(network)
@@ -131,8 +129,6 @@ def test_frozen_statistics_stay_while_the_batch_is_normalised_by_its_own(name):
 
 
 def test_frozen_statistics_let_gradients_through():
-    from aggmatch.models import frozen_statistics
-
     network = build_network("small-4", channels=1, classes=2).train()
     gradients = []
     for frozen in (True, False):
@@ -151,8 +147,6 @@ def test_frozen_statistics_let_gradients_through():
 
 
 def test_statistics_thaw_even_after_an_error():
-    from aggmatch.models import frozen_statistics
-
     network = build_network("wrn-10-1", channels=1, classes=2).train()
     norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
     norms[0].momentum = 0.25

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from aggmatch.config import Layer
+from aggmatch.config import Layer, read_file
 from aggmatch.errors import AggMatchError
 from aggmatch.training import loop
 from aggmatch.training.checkpoint import found, unpack
@@ -70,7 +70,7 @@ def test_a_run_folder_holds_everything(finished: RunFolder):
     assert {"pseudo_precision", "pseudo_recall", "pseudo_coverage"} <= set(records[0])
     assert summary["accuracy"] == records[-1]["accuracy_average"]
     assert summary["hardware"]
-    assert resolve([Layer("x", {})]).data.name == "digits"
+    assert resolve([read_file(finished.config)]) == quick()
     assert json.loads(finished.split.read_text())["labeled"]
     assert unpack(model_bytes(finished)).facts["classes"] == list("0123456789")
     assert [int(path.name.split("-")[1]) for path in found(finished.checkpoints)] == [24, 20]
