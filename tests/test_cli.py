@@ -219,7 +219,7 @@ def test_help_answers_in_under_half_a_second_of_cpu(command):
 
 
 def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    return os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}
 
 
 def test_a_signal_saves_and_says_how_to_go_on(run, monkeypatch):

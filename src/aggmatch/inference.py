@@ -1,5 +1,7 @@
-"""A trained model from the folder of its run."""
+"""Trained networks from the folder of their run: the model it saved, and snapshots of how it got there."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate
 from aggmatch.methods import Method, Problem, load_method
 from aggmatch.models import Network, build_network
-from aggmatch.training.checkpoint import unpack
+from aggmatch.training.checkpoint import Checkpoint, unpack
 from aggmatch.training.folder import RunFolder
 from aggmatch.training.settings import RunSettings, resolve
 from aggmatch.training.state import choose_device
@@ -29,25 +31,16 @@ class TrainedModel:
     def load(cls, run: Path, changes: list[Layer] | None = None) -> "TrainedModel":
         """Read the model of a finished run; `changes` may move it to another device."""
         folder = RunFolder(run)
-        stored = Layer(str(folder.config), flatten(folder.read_json(folder.config)))
-        settings = resolve([stored, *(changes or [])])
+        settings = read_settings(folder, changes)
         if not folder.model.exists():
             raise AggMatchError(f"{run} has no model yet: its run has not finished. Continue it with --resume.")
-        try:
-            saved = unpack(folder.model.read_bytes())
-            facts = saved.facts
-            network = build_network(facts["model"], channels=facts["channels"], classes=len(facts["classes"]))
-            problem = Problem(
-                classes=network.classes, features=network.features, labels=facts["labels"], images=facts["images"]
-            )
-            method = load_method(settings.method_name)(settings.method, problem)
-            network.head = method.build_head()
-            network.load_state_dict(saved.section("network"))
-            method.load_state_dict(saved.section("method"), strict=False)
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise AggMatchError(f"Cannot read {folder.model}: {error}.") from error
+        saved = read_saved(folder.model)
+        with damage_named(folder.model):
+            method = rebuild_method(saved, settings)
+            network = rebuild_network(saved, "network", method)
+            method.load_state_dict(saved.section("method"), strict=False)  # just what it predicts with
         device = choose_device(settings.runtime.device)
-        return cls(network.to(device).eval(), method.to(device), tuple(facts["classes"]), settings)
+        return cls(network.to(device), method.to(device), tuple(saved.facts["classes"]), settings)
 
     def data(self, *, download: bool = False) -> DataSet:
         """The data set that it was trained on."""
@@ -56,3 +49,65 @@ class TrainedModel:
     def evaluate(self, data: DataSet) -> Evaluation:
         """Predictions on the test images."""
         return evaluate(self.method, self.network, data.test)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Both networks and the method (AggMatch's queue in it) as they were after a step."""
+
+    step: int
+    online: Network
+    average: Network
+    method: Method[Any]
+
+    @classmethod
+    def load(cls, path: Path, settings: RunSettings) -> "Snapshot":
+        """Read one file of a run's folder `snapshots`."""
+        saved = read_saved(path)
+        with damage_named(path):
+            method = rebuild_method(saved, settings)
+            online, average = (rebuild_network(saved, name, method) for name in ("online", "average"))
+            method.load_state_dict(saved.section("method"))
+            step = int(saved.facts["step"])
+        device = choose_device(settings.runtime.device)
+        return cls(step, online.to(device), average.to(device), method.to(device))
+
+
+def read_settings(folder: RunFolder, changes: list[Layer] | None = None) -> RunSettings:
+    """Settings of a run; `changes` may touch where it runs."""
+    return resolve([Layer(str(folder.config), flatten(folder.read_json(folder.config))), *(changes or [])])
+
+
+def read_saved(path: Path) -> Checkpoint:
+    """The tensors and facts of a model or snapshot."""
+    with damage_named(path):
+        return unpack(path.read_bytes())
+
+
+def rebuild_method(saved: Checkpoint, settings: RunSettings) -> Method[Any]:
+    """The method that the tensors were trained with, its buffers empty."""
+    facts = saved.facts
+    network = build_network(facts["model"], channels=facts["channels"], classes=len(facts["classes"]))
+    problem = Problem(
+        classes=network.classes, features=network.features, labels=facts["labels"], images=facts["images"]
+    )
+    method: Method[Any] = load_method(settings.method_name)(settings.method, problem)
+    return method
+
+
+def rebuild_network(saved: Checkpoint, section: str, method: Method[Any]) -> Network:
+    """One of the saved networks, ready to predict."""
+    facts = saved.facts
+    network = build_network(facts["model"], channels=facts["channels"], classes=len(facts["classes"]))
+    network.head = method.build_head()
+    network.load_state_dict(saved.section(section))
+    return network.eval()
+
+
+@contextmanager
+def damage_named(path: Path) -> Iterator[None]:
+    """A damaged or missing file becomes one sentence."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise AggMatchError(f"Cannot read {path}: {error}.") from error

@@ -13,6 +13,7 @@ import torch
 
 from aggmatch.config import Layer, read_file
 from aggmatch.errors import AggMatchError
+from aggmatch.inference import Snapshot, TrainedModel, read_settings
 from aggmatch.training import loop
 from aggmatch.training.checkpoint import found, unpack
 from aggmatch.training.folder import RunFolder
@@ -224,3 +225,29 @@ def test_the_online_network_can_be_the_headline(tmp_path: Path):
     assert summary["accuracy"] == summary["accuracy_online"]
     weights = unpack(model_bytes(run.folder)).section("network")
     assert all(torch.equal(weights[name], tensor) for name, tensor in run.state.online.state_dict().items())
+
+
+def test_snapshots_hold_the_networks_and_the_queue_of_their_step(finished: RunFolder):
+    assert sorted(path.name for path in finished.snapshots.iterdir()) == [
+        "step-00000003.safetensors",
+        "step-00000012.safetensors",
+        "step-00000024.safetensors",
+    ]
+    last = Snapshot.load(finished.snapshot(24), read_settings(finished))
+    assert last.step == 24
+    model = TrainedModel.load(finished.path).network.state_dict()
+    assert all(torch.equal(tensor, model[name]) for name, tensor in last.average.state_dict().items())
+    first = Snapshot.load(finished.snapshot(3), read_settings(finished))
+    assert int(last.method.get_buffer("queue.fill").sum()) > int(first.method.get_buffer("queue.fill").sum())
+
+
+def test_a_damaged_snapshot_is_named(finished: RunFolder, tmp_path: Path):
+    path = tmp_path / "half.safetensors"
+    path.write_bytes(finished.snapshot(24).read_bytes()[:1000])
+    with pytest.raises(AggMatchError, match="Cannot read .*half.safetensors"):
+        Snapshot.load(path, read_settings(finished))
+
+
+def test_no_snapshots_are_kept_when_none_are_wanted(tmp_path: Path):
+    run = complete(loop.start(quick(runtime__snapshots=[]), tmp_path / "run"))
+    assert not run.folder.snapshots.exists()

@@ -20,6 +20,7 @@ class RunFolder:
         self.split = path / "split.json"
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
+        self.snapshots = path / "snapshots"
         self.model = path / "model.safetensors"
         self.summary = path / "summary.json"
         self.tensorboard = path / "tensorboard"
@@ -28,6 +29,10 @@ class RunFolder:
     def holds_run(self) -> bool:
         """Whether a run was started here."""
         return self.config.exists()
+
+    def snapshot(self, step: int) -> Path:
+        """The snapshot taken after a step."""
+        return self.snapshots / f"step-{step:08d}.safetensors"
 
     def create(self) -> None:
         """Make the folder; refuse one that holds anything else."""

@@ -1,5 +1,6 @@
 """The one training loop: steps, metrics, evaluations, checkpoints, and a clean stop at any moment."""
 
+import math
 import platform
 import signal
 import statistics
@@ -71,6 +72,7 @@ class Run:
         Raises `Stopped` after saving when a signal asks for it, and `AggMatchError` when a loss is not finite.
         """
         state, train, runtime = self.state, self.settings.train, self.settings.runtime
+        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}
         with self.folder.locked(), self.open_log() as log, signals() as received:
             self.started = time.monotonic()
             pace = Pace(state)
@@ -86,6 +88,8 @@ class Run:
                     record = {"step": state.steps_done, "seconds": round(self.seconds, 3)} | record
                     log.write(record)
                     yield record
+                if state.steps_done in snapshots:
+                    self.keep_snapshot()
                 if received or self.due(runtime.checkpoint_every):
                     self.save(log.position)
                 if received and state.steps_done < train.steps:
@@ -116,6 +120,24 @@ class Run:
         facts = {"seconds": self.seconds, "log_position": log_position}
         checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.capture(**facts))
 
+    def keep_snapshot(self) -> None:
+        """Write networks and method as they are now, for analyses; nothing of it is needed to go on."""
+        self.folder.snapshots.mkdir(exist_ok=True)
+        write_atomically(self.folder.snapshot(self.state.steps_done), pack(self.state.snapshot(**self.facts())))
+
+    def facts(self) -> dict[str, Any]:
+        """What it takes to rebuild the networks without the data."""
+        return {
+            "model": self.settings.model.name,
+            "classes": list(self.data.classes),
+            "channels": self.state.evaluated.channels,
+            "size": self.data.train.pixels.shape[-1],
+            "network": self.settings.train.evaluated,
+            "labels": len(self.split.labeled),
+            "images": len(self.data.train),
+            "step": self.state.steps_done,
+        }
+
     def check(self) -> None:
         """Stop the run if any logged value was not finite since it started."""
         if bad := self.state.meters.first_bad_value():
@@ -132,19 +154,10 @@ class Run:
     def finish(self) -> None:
         """Write the model and the summary."""
         state = self.state
-        facts = {
-            "model": self.settings.model.name,
-            "classes": list(self.data.classes),
-            "channels": state.evaluated.channels,
-            "size": self.data.train.pixels.shape[-1],
-            "network": self.settings.train.evaluated,
-            "labels": len(self.split.labeled),
-            "images": len(self.data.train),
-        }
         summary = self.summarize()  # leaves the method prepared to predict with the evaluated network
         tensors = {f"network.{name}": tensor for name, tensor in state.evaluated.state_dict().items()}
         tensors |= {f"method.{name}": state.method.get_buffer(name) for name in state.method.predictor}
-        write_atomically(self.folder.model, pack(Checkpoint(tensors, facts)))
+        write_atomically(self.folder.model, pack(Checkpoint(tensors, self.facts())))
         self.folder.write_json(self.folder.summary, summary)
 
     def summarize(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from aggmatch.augment import ViewSettings
-from aggmatch.config import ConfigError, Count, Layer, Natural, Settings, merge
+from aggmatch.config import ConfigError, Count, Fraction, Layer, Natural, Settings, merge
 from aggmatch.data import DataSettings
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
@@ -45,6 +45,8 @@ class RuntimeSettings(Settings):
     """Folder of the downloaded data sets."""
     checkpoint_every: Count = 5000
     """Steps between two checkpoints."""
+    snapshots: tuple[Fraction, ...] = (0.1, 0.5, 1.0)
+    """Shares of the steps after which networks and queue are kept for later analysis; none to save the space."""
     compile: bool = True
     """Whether the networks are compiled on CUDA: a faster step after a minute of compiling."""
     graph: bool = True

@@ -164,17 +164,22 @@ class TrainState:
 
     # Checkpoints -------------------------------------------------------------------------------------------------
 
+    def modules(self) -> dict[str, dict[str, Tensor]]:
+        """States of both networks and of the method."""
+        return {name: getattr(self, name).state_dict() for name in ("online", "average", "method")}
+
+    def snapshot(self, **facts: object) -> Checkpoint:
+        """What analyses look at: both networks and the method, without what it takes to go on training."""
+        return Checkpoint(join(**self.modules()), facts)
+
     def capture(self, **facts: object) -> Checkpoint:
         """The whole state, for a checkpoint."""
-        sections: dict[str, dict[str, Tensor]] = {
-            "online": self.online.state_dict(),
-            "average": self.average.state_dict(),
-            "method": self.method.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "meters": self.meters.state_dict(),
-            "generator": {"state": self.generator.get_state()},
-        }
-        tensors = {f"{section}.{name}": t for section, state in sections.items() for name, t in state.items()}
+        tensors = join(
+            **self.modules(),
+            optimizer=self.optimizer.state_dict(),
+            meters=self.meters.state_dict(),
+            generator={"state": self.generator.get_state()},
+        )
         counters = {
             "step": self.steps_done,
             "labeled_stream": self.labeled_stream.state_dict(),
@@ -194,3 +199,8 @@ class TrainState:
         self.unlabeled_stream.load_state_dict(facts["unlabeled_stream"])
         self.steps_done = facts["step"]
         self.step_counter.fill_(facts["step"])
+
+
+def join(**sections: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of all sections under dotted names."""
+    return {f"{section}.{name}": tensor for section, state in sections.items() for name, tensor in state.items()}

@@ -1,0 +1,89 @@
+"""What the commands share: the application, options that mean the same everywhere, and how a run is followed."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from aggmatch import __version__
+from aggmatch.config import Layer, read_assignment, read_file
+
+if TYPE_CHECKING:
+    from aggmatch.training.loop import Run
+
+app = typer.Typer(
+    help="Image classification with very few labels: AggMatch and its peers under one honest protocol.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; repeatable.")]
+Data = Annotated[str | None, typer.Argument(help="See `aggmatch list data`.", show_default="digits")]
+Labels = Annotated[
+    int | None, typer.Option(help="Labelled images in all, equal per class.", show_default="the recipe's")
+]
+Steps = Annotated[int | None, typer.Option(help="Training steps.", show_default="the recipe's")]
+Config = Annotated[Path | None, typer.Option(help="Settings from a TOML file or a run's config.json.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the downloaded data sets.", show_default="data")]
+Download = Annotated[bool, typer.Option("--download", help="Fetch the data set's files if they are missing.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or auto.", show_default="auto")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+
+KEYS = {
+    "data": "data.name",
+    "method": "method.name",
+    "labels": "data.labels",
+    "fold": "data.fold",
+    "steps": "train.steps",
+    "split": "data.split",
+    "data_dir": "runtime.data_dir",
+    "device": "runtime.device",
+    "tensorboard": "runtime.tensorboard",
+}
+"""Option of the command line → the setting it stands for."""
+
+
+def gather(config: Path | None, assignments: list[str] | None, **options: Any) -> list[Layer]:
+    """Layers of settings: the file, then the options that were given, then `--set`."""
+    layers = [read_file(config)] if config else []
+    for name, value in options.items():
+        if value is not None:
+            source = f"{'DATA' if name == 'data' else '--' + name.replace('_', '-')} {value}"
+            layers.append(Layer(source, {KEYS[name]: str(value) if isinstance(value, Path) else value}))
+    return layers + [read_assignment(text) for text in assignments or []]
+
+
+def default_folder(settings: dict[str, Any]) -> Path:
+    """Where a run goes when it is not told."""
+    data, method = settings["data"], settings["method"]["name"].replace(":", ".")
+    return Path("runs") / f"{Path(data['name']).name}-{data['labels']}-{method}-fold{data['fold']}"
+
+
+def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> None:
+    """Train with a live display; a signal becomes a sentence and the usual exit code."""
+    from aggmatch.console import follow, stderr
+    from aggmatch.training.loop import Stopped
+
+    try:
+        follow(
+            run.train(),
+            title=title or run.settings.method_name,
+            done=run.state.steps_done,
+            steps=run.settings.train.steps,
+            network=run.settings.train.evaluated,
+            quiet=quiet,
+        )
+    except Stopped as stop:
+        again = again or f"aggmatch train --resume --out {run.folder.path}"
+        stderr.print(f"Stopped and saved at step {stop.step}. Continue: {again}", highlight=False, soft_wrap=True)
+        raise typer.Exit(128 + stop.signal_number) from None
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """Options before the command."""
+    if show:
+        typer.echo(f"aggmatch {__version__}")
+        raise typer.Exit

@@ -1,0 +1,133 @@
+"""Commands around one run: train, evaluate, list."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from aggmatch.cli.app import (
+    Config,
+    Data,
+    DataDir,
+    Device,
+    Download,
+    Labels,
+    Quiet,
+    Set,
+    Steps,
+    app,
+    default_folder,
+    follow_run,
+    gather,
+)
+from aggmatch.errors import unknown
+
+if TYPE_CHECKING:
+    from aggmatch.tables import Table
+    from aggmatch.training.loop import Run
+
+
+@app.command()
+def train(
+    data: Data = None,
+    method: Annotated[str | None, typer.Option(help="See `aggmatch list methods`.", show_default="aggmatch")] = None,
+    labels: Labels = None,
+    fold: Annotated[int | None, typer.Option(help="Which draw of the labelled images.", show_default="0")] = None,
+    steps: Steps = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run.", show_default="runs/DATA-LABELS-METHOD-foldN")
+    ] = None,
+    config: Config = None,
+    set_: Set = None,
+    split: Annotated[Path | None, typer.Option(help="Reuse the labelled images of a split.json.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
+    data_dir: DataDir = None,
+    download: Download = False,
+    device: Device = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard logs too.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a classifier from a few labelled and many unlabelled images."""
+    layers = gather(
+        config,
+        set_,
+        data=data,
+        method=method,
+        labels=labels,
+        fold=fold,
+        steps=steps,
+        split=split and split.resolve(),
+        data_dir=data_dir,
+        device=device,
+        tensorboard=tensorboard or None,
+    )
+
+    from aggmatch.training import loop
+    from aggmatch.training.settings import resolve
+
+    if out is None:
+        out = default_folder(resolve(layers).to_dict())
+    if resume:
+        run = loop.resume(out, layers, download=download)
+    else:
+        run = loop.start(resolve(layers), out, download=download)
+    follow_run(run, quiet=quiet)
+    if not quiet:
+        print_summary(run)
+
+
+def print_summary(run: "Run") -> None:
+    """Two lines at the end of a run."""
+    from aggmatch.console import stdout
+
+    summary = run.folder.read_json(run.folder.summary)
+    stdout.print(
+        f"{summary['method']} on {summary['data']}, {summary['labels']} labels, fold {summary['fold']}, "
+        f"{summary['steps']} steps: {summary['accuracy']:.2f} % test accuracy "
+        f"({summary['network']} network, last step; "
+        f"median of the last evaluations {summary['accuracy_median_of_last_20']:.2f} %), {summary['seconds']:.0f} s.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    stdout.print(f"Run folder: {run.folder.path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    data_dir: DataDir = None,
+    download: Download = False,
+    device: Device = None,
+) -> None:
+    """Test accuracy of a finished run's model, in all and by class."""
+    from aggmatch.console import stdout
+    from aggmatch.inference import TrainedModel
+    from aggmatch.tables import Table
+
+    model = TrainedModel.load(run, gather(None, None, data_dir=data_dir, device=device))
+    result = model.evaluate(model.data(download=download))
+    rows = list(zip(model.classes, result.class_accuracy, strict=True))
+    stdout.print(Table(["class", "accuracy %"], rows).rich())
+    stdout.print(f"{result.accuracy:.2f} % of {len(result.labels)} test images.", highlight=False)
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(metavar="methods|data|recipes|settings")],
+    method: Annotated[str, typer.Option(help="Whose settings to list.")] = "aggmatch",
+    data_dir: DataDir = None,
+) -> None:
+    """Show the methods, data sets, recipes or settings there are."""
+    from aggmatch import listings
+    from aggmatch.console import stdout
+
+    tables: dict[str, Callable[[], Table]] = {
+        "methods": listings.methods,
+        "data": lambda: listings.data(data_dir or Path("data")),
+        "recipes": listings.recipes,
+        "settings": lambda: listings.settings(method),
+    }
+    if what not in tables:
+        raise unknown("list", what, tables)
+    stdout.print(tables[what]().rich())
