@@ -15,14 +15,15 @@ SOURCE = Path(aggmatch.__file__).parent
 LAYERS = [
     ["errors"],
     ["config", "files"],
-    ["functional", "tables", "kernels"],
+    ["functional", "tables"],
+    ["kernels"],
     ["aggregation", "augment", "models"],
     ["queue"],
     ["data", "methods"],
     ["evaluation", "recipes"],
     ["training"],
     ["inference"],
-    ["experiments", "listings", "console"],
+    ["analysis", "experiments", "listings", "console"],
     ["cli"],
     ["__main__"],
 ]

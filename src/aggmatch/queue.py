@@ -44,9 +44,9 @@ class ClassBalancedQueue(nn.Module):
 
         Where a ring gets more than L candidates at once, the newest L stay.
         """
-        wanted_BR = (one_hot(ring_B, self.rings) & accept_B[:, None]).long()
-        count_R = wanted_BR.sum(0)
-        rank_B = (wanted_BR.cumsum(0) - 1).gather(1, ring_B[:, None]).squeeze(1)
+        wanted_RB = one_hot(ring_B, self.rings).T.contiguous() & accept_B  # a scan is quick along the last dimension
+        count_R = wanted_RB.sum(1)
+        rank_B = (wanted_RB.cumsum(1) - 1).gather(0, ring_B[None]).squeeze(0)
         keep_B = accept_B & (rank_B >= count_R[ring_B] - self.slots)
         slot_B = ring_B * self.slots + (self.position[ring_B] + rank_B) % self.slots
         slot_B = torch.where(keep_B, slot_B, self.rings * self.slots)

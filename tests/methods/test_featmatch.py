@@ -36,8 +36,8 @@ def noted(owner, name):
     results = []
     function = getattr(owner, name)
 
-    def note(*args):
-        results.append(function(*args))
+    def note(*args, **options):
+        results.append(function(*args, **options))
         return results[-1]
 
     setattr(owner, name, note)

@@ -37,8 +37,8 @@ def test_pseudo_labels_teach_through_the_strong_view_only(toy_state):
     captured = {}
     forward = state.online.forward
 
-    def spy(images):
-        output = forward(images)
+    def spy(images, **options):
+        output = forward(images, **options)
         output.logits.retain_grad()
         captured["logits"] = output.logits
         return output
@@ -46,7 +46,7 @@ def test_pseudo_labels_teach_through_the_strong_view_only(toy_state):
     state.online.forward = spy
     state.method.step(batch, state.online, state.average).loss.backward()
     n, m = len(batch.labels), len(batch.unlabeled[0])
-    labeled, weak, strong = captured["logits"].grad.split([n, m, m])
+    labeled, strong, weak = captured["logits"].grad.split([n, m, m])
     assert labeled.abs().sum() > 0
     assert strong.abs().sum(1).min() > 0
     assert weak.abs().sum() == 0

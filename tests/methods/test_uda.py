@@ -88,8 +88,8 @@ def test_without_annealing_even_a_certain_image_counts(toy_state):
     batch = state.make_batch(*state.draw_indices())
     forward = state.online.forward
 
-    def certain(images):
-        output = forward(images)
+    def certain(images, **options):
+        output = forward(images, **options)
         scale = torch.ones(len(images), 1)
         scale[0] = 1e4
         return output._replace(logits=output.logits * scale)
@@ -138,8 +138,8 @@ def test_predictions_teach_through_the_strong_view_only(toy_state):
     captured = {}
     forward = state.online.forward
 
-    def spy(images):
-        output = forward(images)
+    def spy(images, **options):
+        output = forward(images, **options)
         output.logits.retain_grad()
         captured["logits"] = output.logits
         return output
@@ -147,7 +147,7 @@ def test_predictions_teach_through_the_strong_view_only(toy_state):
     state.online.forward = spy
     state.method.step(batch, state.online, state.average).loss.backward()
     m = len(batch.unlabeled_index)
-    labeled, weak, strong = captured["logits"].grad.split([len(batch.labels), m, m])
+    labeled, strong, weak = captured["logits"].grad.split([len(batch.labels), m, m])
     assert labeled.abs().sum() > 0
     assert strong.abs().sum(1).min() > 0
     assert weak.abs().sum() == 0

@@ -5,6 +5,7 @@ import torch
 from tests.conftest import toy_settings
 
 from aggmatch.methods import known_methods
+from aggmatch.models.wide_resnet import WideResNet
 from aggmatch.training.graph import WARM_CALLS, Captured
 from aggmatch.training.state import TrainState
 
@@ -13,7 +14,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 def make(toy_data, toy_split, method, **changes):
     """A state whose weights hardly move, so that rounding cannot grow from step to step; its velocity tells all."""
-    changes = {"train__precision": "float32", "runtime__compile": False, "optim__lr": 1e-6} | changes
+    changes = {"train__precision": "float32", "optim__lr": 1e-6} | changes
     return TrainState(toy_settings(method, **changes), toy_data, toy_split, torch.device("cuda"))
 
 
@@ -24,10 +25,11 @@ def assert_alike(left: TrainState, right: TrainState) -> None:
         torch.testing.assert_close(velocity, right.optimizer.velocity[name], atol=1e-2 * scale, rtol=1e-2, msg=name)
 
 
+@pytest.mark.parametrize("model", ["small-4", "wrn-10-2"])  # the wide one trains through fused kernels
 @pytest.mark.parametrize("method", known_methods())
-def test_a_captured_step_equals_the_ordinary_one(toy_data, toy_split, method):
-    ordinary = make(toy_data, toy_split, method, runtime__graph=False)
-    captured = make(toy_data, toy_split, method, runtime__graph=True)
+def test_a_captured_step_equals_the_ordinary_one(toy_data, toy_split, method, model):
+    ordinary = make(toy_data, toy_split, method, runtime__graph=False, model__name=model)
+    captured = make(toy_data, toy_split, method, runtime__graph=True, model__name=model)
     for _ in range(WARM_CALLS + 5):
         ordinary.step()
         captured.step()
@@ -36,6 +38,19 @@ def test_a_captured_step_equals_the_ordinary_one(toy_data, toy_split, method):
     assert_alike(ordinary, captured)
     assert ordinary.meters.read() == pytest.approx(captured.meters.read(), rel=1e-2, abs=1e-3)
     assert torch.equal(ordinary.generator.get_state(), captured.generator.get_state())
+
+
+@pytest.mark.parametrize("method", known_methods())
+def test_the_fused_network_learns_as_the_plain_one_does(toy_data, toy_split, method):
+    fused, plain = (make(toy_data, toy_split, method, runtime__graph=False, model__name="wrn-10-2") for _ in range(2))
+    for network in (plain.online, plain.average):
+        assert isinstance(network.backbone, WideResNet)
+        network.backbone.fusible = False
+    for _ in range(3):
+        fused.step()
+        plain.step()
+    assert_alike(plain, fused)
+    assert plain.meters.read() == pytest.approx(fused.meters.read(), rel=1e-2, abs=1e-3)
 
 
 @pytest.mark.parametrize("method", known_methods())

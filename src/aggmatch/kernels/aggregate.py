@@ -2,29 +2,45 @@
 
 The plain form writes a (B, M, S) tensor of similarities and, for the class term, (B, M, S, Y) mixtures. Here a program
 holds a block of queries and walks through the slots of some subsets: the cosine by matrix units, the entropy of the
-mixtures in registers, a running softmax per subset. Only the sums over its subsets are written.
+mixtures in registers, a running softmax per subset. Only sums of hypotheses and the subsets' choices are written.
 
 Shape suffixes: B queries, Q slots, M subsets, S slots of a subset, D features, Y classes, G groups of subsets.
 """
+
+import math
+import os
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra import libdevice
+
+from aggmatch.functional import one_hot
 
 CLASS_TERMS = {"none": 0, "divergence": 1, "distance": 2}
+LOG_2 = math.log(2)
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+NOT_ZERO: tl.constexpr = tl.constexpr(1e-30)
+"""Added to a probability before its logarithm: 0·log 0 = 0, and no other value changes."""
+
+
+@triton.jit
+def log2(x, FAST: tl.constexpr):
+    """The chip's own logarithm to base 2, right to 2⁻²²: one instruction where the exact one takes a dozen."""
+    return libdevice.fast_log2f(x) if FAST else tl.log2(x)
 
 
 @triton.jit
 def aggregate_kernel(
     query_BD,
     query_probs_BY,
-    query_entropy_B,
     feature_QD,
     probs_QY,
     slot_MS,
     mean_GBY,
-    vote_GBY,
+    choice_MB,
     B: tl.constexpr,
     M: tl.constexpr,
     S: tl.constexpr,
@@ -39,17 +55,21 @@ def aggregate_kernel(
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_Y: tl.constexpr,
+    STEP: tl.constexpr,
+    PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
+    LOG_2: tl.constexpr,
 ):
-    """Sums of hypotheses and of ballots over the subsets g, g + G, ... for one block of queries."""
+    """Sum of the hypotheses of the subsets g, g + G, ... and the class each votes for, for a block of queries."""
     group = tl.program_id(1)
     b = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     y = tl.arange(0, BLOCK_Y)
     in_b, in_y = b < B, y < Y
     mean = tl.zeros((BLOCK_B, BLOCK_Y), tl.float32)
-    vote = tl.zeros((BLOCK_B, BLOCK_Y), tl.float32)
-    query_entropy = tl.load(query_entropy_B + b, mask=in_b, other=0.0)
+    own = tl.load(query_probs_BY + b[:, None] * Y + y, mask=in_b[:, None] & in_y, other=0.0)
+    query_negentropy = tl.sum(own * log2(own + NOT_ZERO, FAST), 1)
 
-    for turn in range(0, (M + GROUPS - 1) // GROUPS):
+    for turn in range((M + GROUPS - 1) // GROUPS):
         m = turn * GROUPS + group
         highest = tl.full((BLOCK_B,), -1e30, tl.float32)
         total = tl.zeros((BLOCK_B,), tl.float32)
@@ -59,44 +79,46 @@ def aggregate_kernel(
             slot = tl.load(slot_MS + m * S + s, mask=(s < S) & (m < M), other=-1)
             filled = slot >= 0
             slot = tl.where(filled, slot, 0)
-            values = tl.load(probs_QY + slot[:, None] * Y + y, mask=filled[:, None] & in_y, other=0.0)
             score = tl.zeros((BLOCK_B, BLOCK_S), tl.float32)
             if FEATURE_TERM:
                 for first in range(0, D, BLOCK_D):
                     d = first + tl.arange(0, BLOCK_D)
                     query = tl.load(query_BD + b[:, None] * D + d, mask=in_b[:, None] & (d < D), other=0.0)
                     key = tl.load(feature_QD + slot[:, None] * D + d, mask=filled[:, None] & (d < D), other=0.0)
-                    score = tl.dot(query, tl.trans(key), score, input_precision="ieee")
+                    score = tl.dot(query, tl.trans(key), score, input_precision=PRECISION)
+            values = tl.load(probs_QY + slot[:, None] * Y + y, mask=filled[:, None] & in_y, other=0.0)
             if CLASS_TERM > 0:
-                # Σ_y m log m with m = (p + q)/2, over classes one by one: never a tensor of all three.
-                negentropy = tl.zeros((BLOCK_B, BLOCK_S), tl.float32)
-                for k in range(Y):
-                    p = tl.load(query_probs_BY + b * Y + k, mask=in_b, other=0.0)
-                    q = tl.load(probs_QY + slot * Y + k, mask=filled, other=0.0)
-                    mixture = (p[:, None] + q[None, :]) * 0.5
-                    negentropy += mixture * tl.log(tl.maximum(mixture, 1e-37))
-                slot_entropy = -tl.sum(values * tl.log(tl.maximum(values, 1e-37)), 1)
-                js = -negentropy - 0.5 * query_entropy[:, None] - 0.5 * slot_entropy[None, :]
-                js = tl.maximum(js, 0.0)
+                # With s = p + q, JS = log 2 − ½ Σ (s log s − p log p − q log q): a few classes at a time, in registers.
+                mixed = tl.zeros((BLOCK_B, BLOCK_S), tl.float32)
+                for first in range(0, Y, STEP):
+                    k = first + tl.arange(0, STEP)
+                    p = tl.load(query_probs_BY + b[:, None] * Y + k, mask=in_b[:, None] & (k < Y), other=0.0)
+                    q = tl.load(probs_QY + slot[:, None] * Y + k, mask=filled[:, None] & (k < Y), other=0.0)
+                    both = (p + NOT_ZERO)[:, None, :] + q[None, :, :]
+                    mixed += tl.sum(both * log2(both, FAST), 2)
+                slot_negentropy = tl.sum(values * log2(values + NOT_ZERO, FAST), 1)
+                js = 1 - 0.5 * (mixed - query_negentropy[:, None] - slot_negentropy[None, :])
+                js = tl.maximum(js * LOG_2, 0.0)
                 score -= class_weight * (tl.sqrt(js) if CLASS_TERM == 2 else js)
             score = tl.where(filled[None, :], score * inverse_temperature, -1e30)
 
             new_highest = tl.maximum(highest, tl.max(score, 1))
             weight = tl.where(filled[None, :], tl.exp(score - new_highest[:, None]), 0.0)
             shrink = tl.exp(highest - new_highest)
-            weighted = tl.dot(weight, values, weighted * shrink[:, None], input_precision="ieee")
+            weighted = tl.dot(weight, values, weighted * shrink[:, None], input_precision=PRECISION)
             total = total * shrink + tl.sum(weight, 1)
             highest = new_highest
 
         voted = total > 0  # a subset without a filled slot neither votes nor enters the mean
         hypothesis = weighted / tl.where(voted, total, 1.0)[:, None]
-        winner = tl.argmax(tl.where(in_y, hypothesis, -1.0), 1)
-        mean += hypothesis
-        vote += tl.where((y == winner[:, None]) & voted[:, None], 1.0, 0.0)
+        choice = tl.where(voted, tl.argmax(tl.where(in_y, hypothesis, -1.0), 1), -1)
+        tl.store(choice_MB + m * B + b, choice, mask=in_b & (m < M))
+        if GROUPS < M:
+            mean += hypothesis
+        else:
+            mean = hypothesis
 
-    place = group * B * Y + b[:, None] * Y + y
-    tl.store(mean_GBY + place, mean, mask=in_b[:, None] & in_y)
-    tl.store(vote_GBY + place, vote, mask=in_b[:, None] & in_y)
+    tl.store(mean_GBY + group * B * Y + b[:, None] * Y + y, mean, mask=in_b[:, None] & in_y)
 
 
 def aggregate_sums(
@@ -115,21 +137,18 @@ def aggregate_sums(
 
     query_BD: unit length, of the type of feature_QD (float32 or bf16); probabilities: float32; slot_MS: −1 where empty.
     """
-    query_BD, query_probs_BY, slot_MS = query_BD.contiguous(), query_probs_BY.contiguous(), slot_MS.contiguous()
-    feature_QD, probs_QY = feature_QD.contiguous(), probs_QY.contiguous()
     (B, D), Y, (M, S) = query_BD.shape, query_probs_BY.shape[1], slot_MS.shape
-    block_b, block_s, block_d, block_y, groups = block_sizes(B, D, Y, M, S)
-    mean_GBY = torch.empty(groups, B, Y, device=query_BD.device)
-    vote_GBY = torch.empty_like(mean_GBY)
-    aggregate_kernel[(triton.cdiv(B, block_b), groups)](
-        query_BD,
-        query_probs_BY,
-        torch.special.entr(query_probs_BY).sum(-1),
-        feature_QD,
-        probs_QY,
-        slot_MS,
+    tiles = tile_sizes(B, D, Y, M, S)
+    mean_GBY = torch.empty(tiles.groups, B, Y, device=query_BD.device)
+    choice_MB = torch.empty(M, B, device=query_BD.device, dtype=torch.int32)
+    aggregate_kernel[(triton.cdiv(B, tiles.queries), tiles.groups)](
+        query_BD.contiguous(),
+        query_probs_BY.contiguous(),
+        feature_QD.contiguous(),
+        probs_QY.contiguous(),
+        slot_MS.contiguous(),
         mean_GBY,
-        vote_GBY,
+        choice_MB,
         B,
         M,
         S,
@@ -139,26 +158,42 @@ def aggregate_sums(
         class_weight,
         FEATURE_TERM=feature_term,
         CLASS_TERM=CLASS_TERMS[class_term] if class_weight else 0,
-        GROUPS=groups,
-        BLOCK_B=block_b,
-        BLOCK_S=block_s,
-        BLOCK_D=block_d,
-        BLOCK_Y=block_y,
-        num_warps=4,
+        GROUPS=tiles.groups,
+        BLOCK_B=tiles.queries,
+        BLOCK_S=tiles.slots,
+        BLOCK_D=tiles.features,
+        BLOCK_Y=tiles.classes,
+        STEP=tiles.step,
+        PRECISION=tiles.precision,
+        FAST=not INTERPRETED,
+        LOG_2=LOG_2,
+        num_warps=tiles.warps,
     )
-    return mean_GBY.sum(0), vote_GBY.sum(0)
+    return mean_GBY.sum(0), one_hot(choice_MB, Y).sum(0).float()
 
 
-def block_sizes(B: int, D: int, Y: int, M: int, S: int) -> tuple[int, int, int, int, int]:
-    """Queries, slots, features and classes of a tile, and groups of subsets, for any shape.
+class Tiles(NamedTuple):
+    """Sizes of what a program holds at once, the number of groups of subsets, and the warps of a program."""
+
+    queries: int
+    slots: int
+    features: int
+    classes: int
+    groups: int
+    warps: int
+    step: int = 4
+    precision: str = "tf32x3"
+
+
+def tile_sizes(B: int, D: int, Y: int, M: int, S: int) -> Tiles:
+    """Tiles for any shape.
 
     Matrix units want at least 16 of each. The tile of classes must hold them all, so the more there are, the fewer
-    slots a tile has. Subsets are spread over groups until there are a few programs for each multiprocessor, as long as
-    the sums of all groups take less than 64 MB.
+    queries and slots fit beside them. Every subset is a program of its own as long as the sums take less than 64 MB.
     """
-    block_y = max(16, triton.next_power_of_2(Y))
-    block_b = 16
-    block_s = max(16, min(64, triton.next_power_of_2(S), 8192 // block_y))
-    block_d = max(16, min(128, triton.next_power_of_2(D)))
-    groups = min(M, triton.cdiv(1024, triton.cdiv(B, block_b)), max(1, 2**26 // (8 * B * Y)))
-    return block_b, block_s, block_d, block_y, groups
+    classes = max(16, triton.next_power_of_2(Y))
+    queries = 64 if classes <= 64 else 32 if classes <= 256 else 16
+    slots = max(16, min(64, triton.next_power_of_2(S), 16384 // classes))
+    features = max(16, min(64, triton.next_power_of_2(D)))
+    groups = min(M, max(1, 2**26 // (4 * B * Y)))
+    return Tiles(queries, slots, features, classes, groups, warps=4 if classes <= 256 else 8)

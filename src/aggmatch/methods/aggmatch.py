@@ -72,7 +72,8 @@ class AggMatch(Method[Config]):
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean c̄ · CE(q̄, p(A(u)))          (Eq. 5, 6)."""
-        labeled, weak, strong = forward_together(online, *batch.labeled, *batch.unlabeled)
+        weak_view, strong_view = batch.unlabeled
+        labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
         with torch.no_grad():
             self.remember(batch, average, labeled, weak)
             probs_BY = weak.logits.softmax(-1)

@@ -29,7 +29,8 @@ class FixMatch(Method[Config]):
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ τ] · CE(argmax p(α(u)), p(A(u)))."""
-        labeled, weak, strong = forward_together(online, *batch.labeled, *batch.unlabeled)
+        weak_view, strong_view = batch.unlabeled
+        labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
         confidence_B, target_B = weak.logits.detach().softmax(-1).max(-1)
         pseudo = PseudoLabels(target_B, (confidence_B >= self.config.threshold).float())
 

@@ -40,7 +40,8 @@ class UDA(Method[Config]):
 
         q = softmax(logits(α(u)) / T), a constant; η is 1 without annealing.
         """
-        labeled, weak, strong = forward_together(online, *batch.labeled, *batch.unlabeled)
+        weak_view, strong_view = batch.unlabeled
+        labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
         weak_BY = weak.logits.detach()
         confidence_B, class_B = weak_BY.softmax(-1).max(-1)
         pseudo = PseudoLabels(class_B, (confidence_B >= self.config.threshold).float())

@@ -1,14 +1,21 @@
 """Wide residual networks as FixMatch trains them: pre-activation, leaky ReLU, slow BatchNorm statistics."""
 
 import math
+from collections.abc import Callable
+from functools import cache
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from aggmatch.models.partial import convolve, hold
+
+SLOPE = 0.1
+"""Of the leaky ReLU."""
+
 
 def leaky_relu(x: Tensor) -> Tensor:
-    """Leaky ReLU of slope 0.1."""
-    return F.leaky_relu(x, 0.1)
+    """x where positive, 0.1·x elsewhere."""
+    return F.leaky_relu(x, SLOPE)
 
 
 def batch_norm(channels: int) -> nn.BatchNorm2d:
@@ -39,14 +46,14 @@ class Block(nn.Module):
         self.conv2 = convolution(outputs, outputs, 3)
         self.shortcut = convolution(inputs, outputs, 1, stride) if inputs != outputs else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, constant: int = 0) -> Tensor:
         """(B, inputs, H, W) → (B, outputs, H/stride, W/stride)."""
         activated = leaky_relu(self.norm1(x))
-        shortcut = activated if self.activate_shortcut else x
+        shortcut = hold(activated if self.activate_shortcut else x, constant)
         if self.shortcut is not None:
-            shortcut = self.shortcut(shortcut)
-        residual = self.conv2(leaky_relu(self.norm2(self.conv1(activated))))
-        return shortcut + residual
+            shortcut = convolve(self.shortcut, shortcut, constant)
+        inner = leaky_relu(self.norm2(convolve(self.conv1, activated, constant)))
+        return shortcut + convolve(self.conv2, inner, constant)
 
 
 class WideResNet(nn.Module):
@@ -57,7 +64,7 @@ class WideResNet(nn.Module):
         blocks = (depth - 4) // 6
         widths = [16, 16 * width, 32 * width, 64 * width]
         self.stem = convolution(channels, widths[0], 3)
-        self.blocks = nn.Sequential()
+        self.blocks = nn.ModuleList()
         for stage in range(3):
             for number in range(blocks):
                 first = number == 0
@@ -66,8 +73,28 @@ class WideResNet(nn.Module):
                 self.blocks.append(Block(inputs, widths[stage + 1], stride, activate_shortcut=first and stage == 0))
         self.norm = batch_norm(widths[3])
         self.features = widths[3]
+        self.fusible = width & (width - 1) == 0  # the kernels' tiles are powers of 2
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Images (B, C, H, W) → features (B, 64·width)."""
-        x = leaky_relu(self.norm(self.blocks(self.stem(x))))
-        return x.mean((2, 3))
+    def forward(self, x: Tensor, constant: int = 0) -> Tensor:
+        """Images (B, C, H, W) → features (B, 64·width); the last `constant` images get no gradient."""
+        fused = fused_pass() if self.training and self.fusible and x.is_cuda else None
+        if fused is not None:
+            return fused(self, x, constant)
+        x = convolve(self.stem, x, constant)
+        for block in self.each_block():
+            x = block(x, constant)
+        return leaky_relu(self.norm(x)).mean((2, 3))
+
+    def each_block(self) -> list[Block]:
+        """The blocks in order."""
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+
+@cache
+def fused_pass() -> Callable[[WideResNet, Tensor, int], Tensor] | None:
+    """The training pass in fused kernels; None where Triton is not installed."""
+    try:
+        from aggmatch.models.fused import fused_features
+    except ImportError:
+        return None
+    return fused_features

@@ -5,6 +5,7 @@ them when it is replayed. `torch.optim.SGD` cannot be captured with such a learn
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,21 +58,32 @@ class SGD:
     def step(self, rate: Tensor) -> None:
         """Apply the gradients, then free them. Parameters that a method does not use have none and stay."""
         used = {name: parameter for name, parameter in self.parameters.items() if parameter.grad is not None}
-        weights: list[Tensor] = list(used.values())
-        gradients = gradients_of(weights)
-        velocity = [self.velocity[name] for name in used]
-        kernels = [weight for weight in weights if weight.ndim > 1]
-        ratios = trust_ratios(kernels, self.settings) if self.settings.optimizer == "lars" else None
-        torch._foreach_add_(gradients_of(kernels), kernels, alpha=self.settings.weight_decay)
-        if ratios is not None:
-            torch._foreach_mul_(gradients_of(kernels), ratios)
-        torch._foreach_mul_(velocity, self.settings.momentum)
-        torch._foreach_add_(velocity, gradients)
-        torch._foreach_add_(gradients, velocity, alpha=self.settings.momentum)
-        torch._foreach_mul_(gradients, rate)
-        torch._foreach_sub_(weights, gradients)
-        for weight in weights:
-            weight.grad = None  # the next backward then writes instead of adding
+        kernels = {name: parameter for name, parameter in used.items() if parameter.ndim > 1}
+        others = {name: parameter for name, parameter in used.items() if parameter.ndim <= 1}
+        weight_decay = self.settings.weight_decay
+        if self.settings.optimizer == "lars":
+            scale_to_norms(list(kernels.values()), self.settings)
+            weight_decay = 0.0  # is in the gradients now
+        self.descend(kernels, rate, weight_decay)
+        self.descend(others, rate, 0.0)
+        for parameter in used.values():
+            parameter.grad = None  # the next backward then writes instead of adding
+
+    def descend(self, parameters: Mapping[str, Tensor], rate: Tensor, weight_decay: float) -> None:
+        """Move parameters and velocities by one step, in one kernel."""
+        if parameters:
+            torch._fused_sgd_(
+                list(parameters.values()),
+                gradients_of(list(parameters.values())),
+                [self.velocity[name] for name in parameters] if self.settings.momentum else [],
+                lr=rate,
+                momentum=self.settings.momentum,
+                weight_decay=weight_decay,
+                dampening=0.0,
+                nesterov=self.settings.momentum > 0,
+                maximize=False,
+                is_first_step=False,
+            )
 
     def state_dict(self) -> dict[str, Tensor]:
         """Velocity of every parameter, by its name."""
@@ -86,6 +98,13 @@ class SGD:
 def gradients_of(parameters: list[Tensor]) -> list[Tensor]:
     """Gradients of parameters, every one of which must have one."""
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def scale_to_norms(kernels: list[Tensor], settings: OptimSettings) -> None:
+    """Add weight decay to the gradients of kernels and multiply them by their trust ratios."""
+    ratios = trust_ratios(kernels, settings)
+    torch._foreach_add_(gradients_of(kernels), kernels, alpha=settings.weight_decay)
+    torch._foreach_mul_(gradients_of(kernels), ratios)
 
 
 def trust_ratios(kernels: list[Tensor], settings: OptimSettings) -> list[Tensor]:

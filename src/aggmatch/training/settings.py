@@ -47,8 +47,6 @@ class RuntimeSettings(Settings):
     """Steps between two checkpoints."""
     snapshots: tuple[Fraction, ...] = (0.1, 0.5, 1.0)
     """Shares of the steps after which networks and queue are kept for later analysis; none to save the space."""
-    compile: bool = True
-    """Whether the networks are compiled on CUDA: a faster step after a minute of compiling."""
     graph: bool = True
     """Whether the whole step runs as one CUDA graph on CUDA."""
     tensorboard: bool = False

@@ -73,11 +73,8 @@ class TrainState:
         self.meters = Meters(device)
         self.steps_done = 0
         self.step_counter = torch.zeros((), device=device)  # the same on the device, for schedules
-        on_cuda = device.type == "cuda"
-        if on_cuda and settings.runtime.compile:
-            self.online.compile(dynamic=False)
-            self.average.compile(dynamic=False)
-        self.run_step = Captured(self.compute, self.generator) if on_cuda and settings.runtime.graph else self.compute
+        captured = device.type == "cuda" and settings.runtime.graph
+        self.run_step = Captured(self.compute, self.generator) if captured else self.compute
 
     def build_modules(self, data: DataSet, seed: int) -> tuple[Method[Any], Network, Network]:
         """The method, the online network, and the average, which starts as its copy and never needs a gradient."""

@@ -1,0 +1,296 @@
+"""BatchNorm with leaky ReLU for training, in as few passes over the activations as it takes.
+
+A wide residual network spends as long on normalising as on convolving, because both are bound by memory. Forward, one
+pass measures the moments (adding the residual on the way) and one normalises and activates; backward, one pass sums
+and one writes the gradient (adding that of the shortcut on the way). Sums are taken in float32 and in a fixed order.
+
+Tensors are (N, C, H, W) with channels last, so a row of memory holds the C channels of a pixel. Suffixes: R rows, C
+channels, P programs that each sum a part of the rows.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TILE = 4096
+"""Values that a program holds at once."""
+PROGRAMS = 512
+"""Programs that share the rows of a sum: a few for each multiprocessor."""
+
+
+class Moments(NamedTuple):
+    """Mean and deviation of a batch, and the affine map y = scale·x + shift that normalises with them; each (C,)."""
+
+    mean: Tensor
+    inverse_deviation: Tensor
+    scale: Tensor
+    shift: Tensor
+
+
+@triton.jit
+def tile(index, R, C: tl.constexpr, ROWS: tl.constexpr):
+    """Places of a tile's values and whether they exist, (ROWS, C); and the channels."""
+    row = index.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    channel = tl.arange(0, C)
+    return row[:, None] * C + channel, (row < R)[:, None] & (channel >= 0), channel
+
+
+@triton.jit
+def moments_kernel(
+    x, residual, total, part_2PC, R, TURNS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
+):
+    """Σ(v − v₀) and Σ(v − v₀)² of each channel over some of the tiles, v = x (+ residual, written to `total`).
+
+    v₀ is the first row: sums of squares about any typical value do not cancel as those about 0 can.
+    """
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    channel = tl.arange(0, C)
+    pivot = tl.load(x + channel).to(tl.float32)
+    if ADD:
+        pivot = (pivot + tl.load(residual + channel).to(tl.float32)).to(x.dtype.element_ty).to(tl.float32)
+    first = tl.zeros((ROWS, C), tl.float32)
+    second = tl.zeros((ROWS, C), tl.float32)
+    for turn in range(TURNS):
+        place, exists, _ = tile(turn * programs + program, R, C, ROWS)
+        value = tl.load(x + place, mask=exists, other=0.0).to(tl.float32)
+        if ADD:
+            value += tl.load(residual + place, mask=exists, other=0.0).to(tl.float32)
+            rounded = value.to(x.dtype.element_ty)
+            tl.store(total + place, rounded, mask=exists)
+            value = rounded.to(tl.float32)
+        difference = tl.where(exists, value - pivot[None, :], 0.0)
+        first += difference
+        second += difference * difference
+    tl.store(part_2PC + program * C + channel, tl.sum(first, 0))
+    tl.store(part_2PC + (programs + program) * C + channel, tl.sum(second, 0))
+
+
+@triton.jit
+def sum_parts(part_2PC, which, channel, P: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr):
+    """Sum over the programs of one of the two parts, for some channels."""
+    total = tl.zeros((PARTS, BLOCK), tl.float32)
+    for start in range(0, P, PARTS):
+        p = start + tl.arange(0, PARTS)
+        total += tl.load(part_2PC + (which * P + p[:, None]) * C + channel, mask=(p < P)[:, None], other=0.0)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def finish_moments_kernel(
+    part_2PC,
+    x,
+    residual,
+    weight,
+    bias,
+    running_mean,
+    running_variance,
+    mean_C,
+    inverse_C,
+    scale_C,
+    shift_C,
+    R,
+    momentum,
+    epsilon,
+    P: tl.constexpr,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+    ADD: tl.constexpr,
+):
+    """Moments of the batch from the parts, the affine map they make, and the running statistics."""
+    channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    pivot = tl.load(x + channel).to(tl.float32)
+    if ADD:
+        pivot = (pivot + tl.load(residual + channel).to(tl.float32)).to(x.dtype.element_ty).to(tl.float32)
+    offset = sum_parts(part_2PC, 0, channel, P, C, BLOCK, PARTS) / R
+    variance = sum_parts(part_2PC, 1, channel, P, C, BLOCK, PARTS) / R - offset * offset
+    variance = tl.maximum(variance, 0.0)
+    mean = pivot + offset
+    inverse = 1 / tl.sqrt(variance + epsilon)
+    scale = tl.load(weight + channel) * inverse
+    tl.store(mean_C + channel, mean)
+    tl.store(inverse_C + channel, inverse)
+    tl.store(scale_C + channel, scale)
+    tl.store(shift_C + channel, tl.load(bias + channel) - mean * scale)
+    old_mean, old_variance = tl.load(running_mean + channel), tl.load(running_variance + channel)
+    unbiased = variance * (R / tl.maximum(R - 1, 1).to(tl.float32))
+    tl.store(running_mean + channel, old_mean + momentum * (mean - old_mean))
+    tl.store(running_variance + channel, old_variance + momentum * (unbiased - old_variance))
+
+
+@triton.jit
+def normalize_kernel(x, scale_C, shift_C, y, R, slope, C: tl.constexpr, ROWS: tl.constexpr):
+    """y = leaky(scale·x + shift)."""
+    place, exists, channel = tile(tl.program_id(0), R, C, ROWS)
+    value = tl.load(x + place, mask=exists, other=0.0).to(tl.float32)
+    value = value * tl.load(scale_C + channel)[None, :] + tl.load(shift_C + channel)[None, :]
+    tl.store(y + place, tl.where(value > 0, value, slope * value).to(y.dtype.element_ty), mask=exists)
+
+
+@triton.jit
+def through_activation(gradient, value, scale, shift, slope):
+    """Gradient before the activation, given the one after it and the value before normalising."""
+    return tl.where(value * scale[None, :] + shift[None, :] > 0, gradient, slope * gradient)
+
+
+@triton.jit
+def gradient_sums_kernel(
+    gradient,
+    x,
+    mean_C,
+    inverse_C,
+    scale_C,
+    shift_C,
+    part_2PC,
+    R,
+    slope,
+    TURNS: tl.constexpr,
+    C: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Σg and Σg·x̂ of each channel over some of the tiles, g the gradient before the activation."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    channel = tl.arange(0, C)
+    mean, inverse = tl.load(mean_C + channel), tl.load(inverse_C + channel)
+    scale, shift = tl.load(scale_C + channel), tl.load(shift_C + channel)
+    first = tl.zeros((ROWS, C), tl.float32)
+    second = tl.zeros((ROWS, C), tl.float32)
+    for turn in range(TURNS):
+        place, exists, _ = tile(turn * programs + program, R, C, ROWS)
+        value = tl.load(x + place, mask=exists, other=0.0).to(tl.float32)
+        g = tl.load(gradient + place, mask=exists, other=0.0).to(tl.float32)
+        g = through_activation(g, value, scale, shift, slope)
+        first += g
+        second += g * (value - mean[None, :])
+    tl.store(part_2PC + program * C + channel, tl.sum(first, 0))
+    tl.store(part_2PC + (programs + program) * C + channel, tl.sum(second, 0) * inverse)
+
+
+@triton.jit
+def finish_sums_kernel(part_2PC, sum_2C, P: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr):
+    """Both sums over the programs: the gradients of bias and weight."""
+    channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(sum_2C + channel, sum_parts(part_2PC, 0, channel, P, C, BLOCK, PARTS))
+    tl.store(sum_2C + C + channel, sum_parts(part_2PC, 1, channel, P, C, BLOCK, PARTS))
+
+
+@triton.jit
+def input_gradient_kernel(
+    gradient,
+    x,
+    shortcut,
+    mean_C,
+    inverse_C,
+    scale_C,
+    shift_C,
+    sum_2C,
+    out,
+    R,
+    per_row,
+    slope,
+    C: tl.constexpr,
+    ROWS: tl.constexpr,
+    ADD: tl.constexpr,
+):
+    """scale·(g − (Σg + x̂ Σg·x̂) / rows of the batch) (+ the shortcut's gradient)."""
+    place, exists, channel = tile(tl.program_id(0), R, C, ROWS)
+    mean, inverse = tl.load(mean_C + channel), tl.load(inverse_C + channel)
+    scale, shift = tl.load(scale_C + channel), tl.load(shift_C + channel)
+    mean_g = tl.load(sum_2C + channel) * per_row
+    slope_g = tl.load(sum_2C + C + channel) * per_row * inverse
+    value = tl.load(x + place, mask=exists, other=0.0).to(tl.float32)
+    g = tl.load(gradient + place, mask=exists, other=0.0).to(tl.float32)
+    g = through_activation(g, value, scale, shift, slope)
+    result = scale[None, :] * (g - mean_g[None, :] - (value - mean[None, :]) * slope_g[None, :])
+    if ADD:
+        result += tl.load(shortcut + place, mask=exists, other=0.0).to(tl.float32)
+    tl.store(out + place, result.to(out.dtype.element_ty), mask=exists)
+
+
+def measure(x: Tensor, residual: Tensor | None, norm: torch.nn.BatchNorm2d) -> tuple[Tensor, Moments]:
+    """x + residual (x itself without one) and its moments by channel; moves the running statistics of `norm`.
+
+    x, residual: (N, C, H, W), channels last, C a power of 2.
+    """
+    rows, channels, tiles, launch = layout(x)
+    total = x if residual is None else torch.empty_like(x)
+    other = x if residual is None else residual
+    programs = min(PROGRAMS, tiles)
+    part_2PC = torch.empty(2, programs, channels, device=x.device)
+    add = residual is not None
+    moments_kernel[(programs,)](x, other, total, part_2PC, rows, triton.cdiv(tiles, programs), ADD=add, **launch)
+    moments = Moments(*torch.empty(4, channels, device=x.device))
+    block = min(channels, 16)
+    finish_moments_kernel[(channels // block,)](
+        part_2PC,
+        x,
+        other,
+        norm.weight,
+        norm.bias,
+        norm.running_mean,
+        norm.running_var,
+        *moments,
+        rows,
+        norm.momentum,
+        norm.eps,
+        P=programs,
+        C=channels,
+        BLOCK=block,
+        PARTS=PROGRAMS,
+        ADD=add,
+    )
+    return total, moments
+
+
+def normalize(x: Tensor, moments: Moments, slope: float) -> Tensor:
+    """leaky(scale·x + shift), like x."""
+    rows, _, tiles, launch = layout(x)
+    y = torch.empty_like(x)
+    normalize_kernel[(tiles,)](x, moments.scale, moments.shift, y, rows, slope, **launch)
+    return y
+
+
+def normalize_backward(
+    gradient: Tensor, x: Tensor, moments: Moments, batch: int, slope: float, shortcut: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x (+ that of the shortcut), weight and bias, given the one of `normalize(x, ...)`.
+
+    gradient, x: the images that learn, the first of the `batch` images whose moments were measured. The others count
+    in the moments as constants.
+    """
+    rows, channels, tiles, launch = layout(x)
+    programs = min(PROGRAMS, tiles)
+    part_2PC = torch.empty(2, programs, channels, device=x.device)
+    gradient_sums_kernel[(programs,)](
+        gradient, x, *moments, part_2PC, rows, slope, triton.cdiv(tiles, programs), **launch
+    )
+    sum_2C = torch.empty(2, channels, device=x.device)
+    block = min(channels, 16)
+    finish_sums_kernel[(channels // block,)](part_2PC, sum_2C, P=programs, C=channels, BLOCK=block, PARTS=PROGRAMS)
+    out = torch.empty_like(x)
+    input_gradient_kernel[(tiles,)](
+        gradient,
+        x,
+        x if shortcut is None else shortcut,
+        *moments,
+        sum_2C,
+        out,
+        rows,
+        len(x) / (rows * batch),
+        slope,
+        ADD=shortcut is not None,
+        **launch,
+    )
+    bias, weight = sum_2C
+    return out, weight, bias
+
+
+def layout(x: Tensor) -> tuple[int, int, int, dict[str, int]]:
+    """Rows, channels and tiles of a batch, and the constants of a launch over it."""
+    assert x.is_contiguous(memory_format=torch.channels_last), "activations must lie channels last"
+    images, channels, height, width = x.shape
+    rows, rows_of_tile = images * height * width, max(1, TILE // channels)
+    return rows, channels, triton.cdiv(rows, rows_of_tile), {"C": channels, "ROWS": rows_of_tile}

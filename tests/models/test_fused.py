@@ -1,0 +1,102 @@
+"""The fused training pass against the plain one: under Triton's interpreter on a CPU, compiled where there is a GPU.
+
+The interpreter has to be chosen before Triton is imported, so the CPU tests run in a process of their own.
+"""
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from aggmatch.models.wide_resnet import WideResNet
+
+pytest.importorskip("triton")
+
+on_gpu = torch.cuda.is_available()
+interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+runnable = pytest.mark.skipif(not (on_gpu or interpreted), reason="needs a CUDA device or TRITON_INTERPRET=1")
+device = "cuda" if on_gpu else "cpu"
+
+
+def twins(depth: int, width: int) -> tuple[WideResNet, WideResNet]:
+    """Two networks of the same weights, away from their first values so that every term counts."""
+    torch.manual_seed(0)
+    one = WideResNet(depth, width, 3)
+    for parameter in one.parameters():
+        if parameter.ndim == 1:
+            parameter.data.add_(0.3 * torch.randn_like(parameter))
+    one.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return one, copy.deepcopy(one)
+
+
+def images(count: int, side: int) -> torch.Tensor:
+    torch.manual_seed(1)
+    values = torch.randn(count, 3, side, side, device=device) + 0.5
+    return values.contiguous(memory_format=torch.channels_last)
+
+
+def plain(network: WideResNet, x: torch.Tensor, constant: int) -> torch.Tensor:
+    network.fusible = False
+    return network(x, constant)
+
+
+@runnable
+@pytest.mark.parametrize("constant", [0, 2, 4])
+@pytest.mark.parametrize(("depth", "width", "side"), [(10, 1, 8), (16, 2, 8), (10, 4, 6)])
+def test_features_gradients_and_statistics_are_those_of_the_plain_pass(depth, width, side, constant):
+    from aggmatch.models.fused import fused_features
+
+    one, other = twins(depth, width)
+    x = images(5, side)
+    target = torch.randn(5, one.features, device=device)
+    expected, found = plain(one, x, constant), fused_features(other, x, constant)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    for features in (expected, found):
+        (features * target)[: 5 - constant].sum().backward()
+    for left, right in zip(one.parameters(), other.parameters(), strict=True):
+        assert left.grad is not None
+        scale = float(left.grad.abs().max())
+        assert scale > 0
+        torch.testing.assert_close(right.grad, left.grad, atol=2e-3 * scale, rtol=2e-3)
+    statistics, other_statistics = one.state_dict(), other.state_dict()
+    for name in statistics:
+        if "running" in name:
+            torch.testing.assert_close(other_statistics[name], statistics[name], atol=1e-5, rtol=1e-4)
+
+
+@runnable
+def test_without_gradients_nothing_is_kept_and_the_features_are_the_same():
+    from aggmatch.models.fused import fused_features
+
+    one, other = twins(10, 2)
+    x = images(4, 8)
+    with torch.no_grad():
+        features = fused_features(other, x)
+    torch.testing.assert_close(features, plain(one, x, 0).detach(), atol=1e-4, rtol=1e-4)
+    assert not features.requires_grad
+
+
+@runnable
+def test_a_large_common_offset_does_not_spoil_the_moments():
+    from aggmatch.kernels.norm import measure
+
+    torch.manual_seed(0)
+    x = (torch.randn(8, 16, 6, 6, device=device) * 0.1 + 500).contiguous(memory_format=torch.channels_last)
+    norm = torch.nn.BatchNorm2d(16).to(device)
+    _, moments = measure(x, None, norm)
+    deviation = x.double().var((0, 2, 3), unbiased=False).add(norm.eps).sqrt()
+    torch.testing.assert_close(moments.inverse_deviation.double(), 1 / deviation, rtol=1e-3, atol=0)
+    torch.testing.assert_close(moments.mean.double(), x.double().mean((0, 2, 3)), rtol=1e-6, atol=0)
+
+
+@pytest.mark.skipif(interpreted or on_gpu, reason="already runs the kernels")
+def test_the_pass_under_the_interpreter():
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", __file__]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "11 passed" in done.stdout
