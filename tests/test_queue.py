@@ -122,3 +122,19 @@ def test_the_queue_travels_with_the_state_dict():
     put(queue, [1, 1], [7, 8])
     put(copy, [1, 1], [7, 8])
     assert ring_of(copy, 1) == ring_of(queue, 1) == [6, 7, 8]
+
+
+def test_views_of_one_image_stay_in_one_subset_when_asked_to():
+    queue = ClassBalancedQueue(rings=2, slots=24, features=2, classes=3)
+    sources = [image for image in (3, 5, 9, 11) for _ in range(6)]
+    put(queue, [0] * 24 + [1] * 24, sources + sources)
+    for seed in range(20):
+        memory = queue.split(4, generator(seed), images=20)
+        for subset in memory.slot:
+            assert len(subset) == 12
+            for ring in (0, 1):
+                slots = subset[subset // 24 == ring]
+                assert len(slots) == 6
+                assert len(set(queue.source[slots].tolist())) == 1
+    by_slot = queue.split(4, generator(0)).slot[0]
+    assert len(set(queue.source[by_slot[by_slot < 24]].tolist())) > 1

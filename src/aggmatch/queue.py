@@ -58,19 +58,28 @@ class ClassBalancedQueue(nn.Module):
         self.position.copy_((self.position + count_R) % self.slots)
         self.fill.copy_((self.fill + count_R).clamp(max=self.slots))
 
-    def split(self, subsets: int, generator: torch.Generator) -> Memory:
+    def split(self, subsets: int, generator: torch.Generator, *, images: int = 0) -> Memory:
         """Deal the filled slots of every ring at random and evenly to `subsets` disjoint subsets.
 
-        Every ring is shuffled and its r-th filled slot goes to subset r mod M, so that a subset is class-balanced as
-        long as the rings are equally full.
+        Every ring is shuffled and cut into M runs of equal length up to one slot, so that a subset is class-balanced as
+        long as the rings are equally full. With `images`, the size of the training set, slots of one image stay
+        together in the shuffle and so, but for where a run is cut, in one subset.
         """
-        device = self.fill.device
-        key_RL = torch.rand(self.rings, self.slots, generator=generator, device=device)
+        device, ring_R1 = self.fill.device, torch.arange(self.rings, device=self.fill.device)[:, None]
         filled_RL = torch.arange(self.slots, device=device) < self.fill[:, None]
+        if images:
+            key_RL = torch.rand(images, generator=generator, device=device)[self.source[:-1]].view_as(filled_RL)
+        else:
+            key_RL = torch.rand(self.rings, self.slots, generator=generator, device=device)
         order_RL = key_RL.masked_fill(~filled_RL, 2.0).argsort(1)  # filled slots first, in random order
-        slot_RL = order_RL + torch.arange(self.rings, device=device)[:, None] * self.slots
-        slot_RL = torch.where(filled_RL, slot_RL, EMPTY)  # sorted, the first `fill` count
-        hand = -(-self.slots // subsets)  # slots of one ring in one subset
-        slot_RL = F.pad(slot_RL, (0, hand * subsets - self.slots), value=EMPTY)
-        slot_MS = slot_RL.view(self.rings, hand, subsets).permute(2, 0, 1).reshape(subsets, self.rings * hand)
-        return Memory(self.feature, self.probs, slot_MS)
+
+        # Slot r of the F filled ones goes to run m = ⌊rM/F⌋, which starts at ⌈mF/M⌉.
+        rank_L, fill_R1 = torch.arange(self.slots, device=device), self.fill[:, None].clamp(min=1)
+        subset_RL = rank_L * subsets // fill_R1
+        place_RL = rank_L - (subset_RL * fill_R1 + subsets - 1) // subsets
+        hand = -(-self.slots // subsets)  # most slots of one ring in one subset
+        size = self.rings * hand
+        index_RL = torch.where(filled_RL, subset_RL * size + ring_R1 * hand + place_RL, subsets * size)
+        slot_P = torch.full((subsets * size + 1,), EMPTY, device=device)
+        slot_P[index_RL] = order_RL + ring_R1 * self.slots  # those that are not filled all go to the spare place
+        return Memory(self.feature, self.probs, slot_P[:-1].view(subsets, size))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aggmatch.aggregation import Aggregate, ClassTerm, aggregate
+from aggmatch.aggregation import Aggregate, ClassTerm, Memory, aggregate
 from aggmatch.config import Count, Fraction, NonNegative, Positive, Settings
 from aggmatch.functional import PseudoLabels, one_hot, sharpen, soft_cross_entropy
 from aggmatch.methods._base import Batch, Method, Problem, StepResult, Views, forward_together
@@ -23,6 +23,9 @@ class Config(Settings):
     """L: slots of the queue for each class."""
     subsets: Count = 64
     """M: disjoint subsets of the queue whose consensus is the confidence."""
+    disjoint: Literal["slots", "images"] = "slots"
+    """What no two subsets share: slots, or also images (an image of which the queue holds several views then stays in
+    one subset, so that the votes are of different images)."""
     threshold: Fraction = 0.95
     """τ: least momentum prediction with which an unlabelled image enters the queue; with `confidence=off` also the
     least refined probability with which a pseudo label is used."""
@@ -117,12 +120,17 @@ class AggMatch(Method[Config]):
         return aggregate(
             feature_BD,
             probs_BY,
-            self.queue.split(self.config.subsets, generator),
+            self.deal(generator),
             temperature=self.config.similarity_temperature,
             feature_term=self.config.feature_term,
             class_term=self.config.class_term,
             class_weight=self.config.class_weight,
         )
+
+    def deal(self, generator: torch.Generator) -> Memory:
+        """A random split of the queue into subsets."""
+        images = self.problem.images if self.config.disjoint == "images" else 0
+        return self.queue.split(self.config.subsets, generator, images=images)
 
     def weigh(self, aggregated: Aggregate, target_BY: Tensor) -> Tensor:
         """Weight of each pseudo label in the loss, (B,)."""
