@@ -7,13 +7,16 @@ for the images whose operation lies elsewhere:
 - table: one lookup table per image and channel, one gather;
 - blend: out = degenerate + factor · (image − degenerate), with one degenerate image and one factor per image.
 
-Pixels equal those of Pillow's own operators.
+Pixels equal those of Pillow's own operators. On a CUDA device one Triton kernel takes the place of the whole round,
+where Triton is installed; the functions here say what it has to compute.
 
 Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), V = 256 grey values.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import Literal
 
 import torch
@@ -228,6 +231,8 @@ def randaugment_round(
 
     images: (N, C, H, W); families: those that `op_N` can contain, others cost nothing. Returns (N, C, H, W).
     """
+    if kernels := kernels_on(images.device.type):
+        return kernels.randaugment_round(images, op_N, magnitude_N, INDEX, interpolation == "bilinear")
     if "geometric" in families:
         images = warp(images, inverse_affine(op_N, magnitude_N, images.shape[-1]), interpolation)
     if "table" in families:
@@ -235,3 +240,15 @@ def randaugment_round(
     if "blend" in families:
         images = blend(images, op_N, magnitude_N)
     return images
+
+
+@cache
+def kernels_on(device: str) -> ModuleType | None:
+    """The Triton kernels of the views, for a CUDA device where Triton is installed; else None."""
+    if device != "cuda":
+        return None
+    try:
+        from aggmatch.kernels import randaugment
+    except ImportError:
+        return None
+    return randaugment

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from aggmatch.augment.crops import CropSettings, random_crop, side_of_small, uniform
-from aggmatch.augment.randaugment import INDEX, OPERATIONS, Interpolation, pick, randaugment_round
+from aggmatch.augment.randaugment import INDEX, OPERATIONS, Interpolation, kernels_on, pick, randaugment_round
 from aggmatch.config import ConfigError, Fraction, Natural, Settings
 from aggmatch.errors import AggMatchError, unknown
 
@@ -58,6 +58,8 @@ def shift_and_mirror(images: Tensor, down_N: Tensor, right_N: Tensor, mirrored_N
 
     images: (N, C, H, W); down_N, right_N: integers below the side; mirrored_N: bool. Returns (N, C, H, W).
     """
+    if kernels := kernels_on(images.device.type):
+        return kernels.shift_and_mirror(images, down_N, right_N, mirrored_N)
     last = images.shape[-1] - 1
     line = torch.arange(last + 1, device=images.device)
     row_NH = line - down_N[:, None]
@@ -69,6 +71,8 @@ def shift_and_mirror(images: Tensor, down_N: Tensor, right_N: Tensor, mirrored_N
 
 def cut_out(images: Tensor, top_N: Tensor, left_N: Tensor, side_N: Tensor) -> Tensor:
     """Paint one grey square into every image; parts beyond the border are dropped. (N, C, H, W) → (N, C, H, W)."""
+    if kernels := kernels_on(images.device.type):
+        return kernels.cut_out(images, top_N, left_N, side_N, GREY)
     line = torch.arange(images.shape[-1], device=images.device)
     row_NH, column_NW = ((line >= start[:, None]) & (line < (start + side_N)[:, None]) for start in (top_N, left_N))
     return images.masked_fill((row_NH[:, :, None] & column_NW[:, None, :])[:, None], GREY)
