@@ -19,17 +19,19 @@ class ClassBalancedQueue(nn.Module):
     rejected candidates are written there, which costs less than a data-dependent shape, and nothing reads it as filled.
     """
 
-    feature: Tensor  # (Q+1, D), unit length
+    feature: Tensor  # (Q+1, D), unit length, of the given type
     probs: Tensor  # (Q+1, Y)
     source: Tensor  # (Q+1,) index of the image in the training set
     given: Tensor  # (Q+1,) whether the image carries a given label
     position: Tensor  # (R,) next slot to write
     fill: Tensor  # (R,) number of filled slots
 
-    def __init__(self, *, rings: int, slots: int, features: int, classes: int) -> None:
+    def __init__(
+        self, *, rings: int, slots: int, features: int, classes: int, dtype: torch.dtype = torch.float32
+    ) -> None:
         super().__init__()
         self.rings, self.slots = rings, slots
-        self.register_buffer("feature", torch.zeros(rings * slots + 1, features))
+        self.register_buffer("feature", torch.zeros(rings * slots + 1, features, dtype=dtype))
         self.register_buffer("probs", torch.zeros(rings * slots + 1, classes))
         self.register_buffer("source", torch.full((rings * slots + 1,), -1))
         self.register_buffer("given", torch.zeros(rings * slots + 1, dtype=torch.bool))

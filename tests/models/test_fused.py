@@ -22,6 +22,13 @@ runnable = pytest.mark.skipif(not (on_gpu or interpreted), reason="needs a CUDA 
 device = "cuda" if on_gpu else "cpu"
 
 
+@pytest.fixture(autouse=True)
+def exact_convolutions():
+    """Without TF32, which rounds differently from kernel to kernel."""
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
+
+
 def twins(depth: int, width: int) -> tuple[WideResNet, WideResNet]:
     """Two networks of the same weights, away from their first values so that every term counts."""
     torch.manual_seed(0)

@@ -12,6 +12,13 @@ from aggmatch.training.state import TrainState
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
+@pytest.fixture(autouse=True)
+def exact_convolutions():
+    """Without TF32, which rounds differently from kernel to kernel."""
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
+
+
 def make(toy_data, toy_split, method, **changes):
     """A state whose weights hardly move, so that rounding cannot grow from step to step; its velocity tells all."""
     changes = {"train__precision": "float32", "optim__lr": 1e-6} | changes

@@ -22,6 +22,8 @@ from aggmatch.functional import one_hot
 CLASS_TERMS = {"none": 0, "divergence": 1, "distance": 2}
 LOG_2 = math.log(2)
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+SCRATCH = 2**26
+"""Bytes that a tensor made on the way may take."""
 NOT_ZERO: tl.constexpr = tl.constexpr(1e-30)
 """Added to a probability before its logarithm: 0·log 0 = 0, and no other value changes."""
 
@@ -36,8 +38,10 @@ def log2(x, FAST: tl.constexpr):
 def aggregate_kernel(
     query_BD,
     query_probs_BY,
+    query_probs_YB,
     feature_QD,
     probs_QY,
+    probs_MYS,
     slot_MS,
     mean_GBY,
     choice_MB,
@@ -55,8 +59,7 @@ def aggregate_kernel(
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_Y: tl.constexpr,
-    STEP: tl.constexpr,
-    PRECISION: tl.constexpr,
+    TURNED: tl.constexpr,
     FAST: tl.constexpr,
     LOG_2: tl.constexpr,
 ):
@@ -85,17 +88,19 @@ def aggregate_kernel(
                     d = first + tl.arange(0, BLOCK_D)
                     query = tl.load(query_BD + b[:, None] * D + d, mask=in_b[:, None] & (d < D), other=0.0)
                     key = tl.load(feature_QD + slot[:, None] * D + d, mask=filled[:, None] & (d < D), other=0.0)
-                    score = tl.dot(query, tl.trans(key), score, input_precision=PRECISION)
+                    score = tl.dot(query, tl.trans(key), score, input_precision="tf32x3")
             values = tl.load(probs_QY + slot[:, None] * Y + y, mask=filled[:, None] & in_y, other=0.0)
             if CLASS_TERM > 0:
-                # With s = p + q, JS = log 2 − ½ Σ (s log s − p log p − q log q): a few classes at a time, in registers.
+                # With s = p + q, JS = log 2 − ½ Σ (s log s − p log p − q log q): class by class, in registers.
                 mixed = tl.zeros((BLOCK_B, BLOCK_S), tl.float32)
-                for first in range(0, Y, STEP):
-                    k = first + tl.arange(0, STEP)
-                    p = tl.load(query_probs_BY + b[:, None] * Y + k, mask=in_b[:, None] & (k < Y), other=0.0)
-                    q = tl.load(probs_QY + slot[:, None] * Y + k, mask=filled[:, None] & (k < Y), other=0.0)
-                    both = (p + NOT_ZERO)[:, None, :] + q[None, :, :]
-                    mixed += tl.sum(both * log2(both, FAST), 2)
+                for k in range(Y):
+                    p = tl.load(query_probs_YB + k * B + b, mask=in_b, other=0.0)
+                    if TURNED:
+                        q = tl.load(probs_MYS + (m * Y + k) * S + s, mask=(s < S) & (m < M), other=0.0)
+                    else:
+                        q = tl.load(probs_QY + slot * Y + k, mask=filled, other=0.0)
+                    both = (p + NOT_ZERO)[:, None] + q[None, :]
+                    mixed += both * log2(both, FAST)
                 slot_negentropy = tl.sum(values * log2(values + NOT_ZERO, FAST), 1)
                 js = 1 - 0.5 * (mixed - query_negentropy[:, None] - slot_negentropy[None, :])
                 js = tl.maximum(js * LOG_2, 0.0)
@@ -105,7 +110,7 @@ def aggregate_kernel(
             new_highest = tl.maximum(highest, tl.max(score, 1))
             weight = tl.where(filled[None, :], tl.exp(score - new_highest[:, None]), 0.0)
             shrink = tl.exp(highest - new_highest)
-            weighted = tl.dot(weight, values, weighted * shrink[:, None], input_precision=PRECISION)
+            weighted = tl.dot(weight, values, weighted * shrink[:, None], input_precision="tf32x3")
             total = total * shrink + tl.sum(weight, 1)
             highest = new_highest
 
@@ -141,11 +146,16 @@ def aggregate_sums(
     tiles = tile_sizes(B, D, Y, M, S)
     mean_GBY = torch.empty(tiles.groups, B, Y, device=query_BD.device)
     choice_MB = torch.empty(M, B, device=query_BD.device, dtype=torch.int32)
+    class_term_used = CLASS_TERMS[class_term] if class_weight else 0
+    # Reading one class of many slots touches as many lines of memory, unless their distributions are turned first.
+    probs_MYS = probs_QY[slot_MS].transpose(1, 2).contiguous() if class_term_used and tiles.turned else probs_QY
     aggregate_kernel[(triton.cdiv(B, tiles.queries), tiles.groups)](
         query_BD.contiguous(),
         query_probs_BY.contiguous(),
+        query_probs_BY.T.contiguous(),
         feature_QD.contiguous(),
         probs_QY.contiguous(),
+        probs_MYS,
         slot_MS.contiguous(),
         mean_GBY,
         choice_MB,
@@ -157,14 +167,13 @@ def aggregate_sums(
         1 / temperature,
         class_weight,
         FEATURE_TERM=feature_term,
-        CLASS_TERM=CLASS_TERMS[class_term] if class_weight else 0,
+        CLASS_TERM=class_term_used,
         GROUPS=tiles.groups,
         BLOCK_B=tiles.queries,
         BLOCK_S=tiles.slots,
         BLOCK_D=tiles.features,
         BLOCK_Y=tiles.classes,
-        STEP=tiles.step,
-        PRECISION=tiles.precision,
+        TURNED=tiles.turned,
         FAST=not INTERPRETED,
         LOG_2=LOG_2,
         num_warps=tiles.warps,
@@ -173,7 +182,7 @@ def aggregate_sums(
 
 
 class Tiles(NamedTuple):
-    """Sizes of what a program holds at once, the number of groups of subsets, and the warps of a program."""
+    """Sizes of what a program holds at once, how the work is cut, and whether the slots' distributions are turned."""
 
     queries: int
     slots: int
@@ -181,19 +190,20 @@ class Tiles(NamedTuple):
     classes: int
     groups: int
     warps: int
-    step: int = 4
-    precision: str = "tf32x3"
+    turned: bool
 
 
 def tile_sizes(B: int, D: int, Y: int, M: int, S: int) -> Tiles:
     """Tiles for any shape.
 
     Matrix units want at least 16 of each. The tile of classes must hold them all, so the more there are, the fewer
-    queries and slots fit beside them. Every subset is a program of its own as long as the sums take less than 64 MB.
+    queries and slots fit beside them. Every subset is a program of its own, and distributions are turned, as far as
+    that takes no more than 64 MB each.
     """
     classes = max(16, triton.next_power_of_2(Y))
     queries = 64 if classes <= 64 else 32 if classes <= 256 else 16
     slots = max(16, min(64, triton.next_power_of_2(S), 16384 // classes))
     features = max(16, min(64, triton.next_power_of_2(D)))
-    groups = min(M, max(1, 2**26 // (4 * B * Y)))
-    return Tiles(queries, slots, features, classes, groups, warps=4 if classes <= 256 else 8)
+    groups = min(M, max(1, SCRATCH // (4 * B * Y)))
+    warps = 4 if classes <= 256 else 8
+    return Tiles(queries, slots, features, classes, groups, warps, turned=4 * M * S * Y <= SCRATCH)

@@ -31,6 +31,8 @@ class Problem:
     """Number of labelled images."""
     images: int
     """Number of training images, the labelled ones included."""
+    mixed: bool = False
+    """Whether the network computes in bf16, so that no more is worth keeping of its features."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from aggmatch.aggregation import Aggregate, ClassTerm, Memory, aggregate
 from aggmatch.config import Count, Fraction, NonNegative, Positive, Settings
 from aggmatch.functional import PseudoLabels, one_hot, sharpen, soft_cross_entropy
 from aggmatch.methods._base import Batch, Method, Problem, StepResult, Views, forward_together
-from aggmatch.models import Network, Output
+from aggmatch.models import Network, Output, beside
 from aggmatch.queue import ClassBalancedQueue
 
 
@@ -71,14 +71,18 @@ class AggMatch(Method[Config]):
             slots=config.slots * problem.classes // rings,
             features=problem.features,
             classes=problem.classes,
+            dtype=torch.bfloat16 if problem.mixed else torch.float32,
         )
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean c̄ · CE(q̄, p(A(u)))          (Eq. 5, 6)."""
-        weak_view, strong_view = batch.unlabeled
-        labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
+        (labeled_view,), (weak_view, strong_view) = batch.labeled, batch.unlabeled
+        with torch.no_grad(), beside(labeled_view.device) as momentum_pass:
+            keys = forward_together(average, weak_view, labeled_view) if self.config.momentum_encoder else None
+        labeled, strong, weak = forward_together(online, labeled_view, strong_view, targets=weak_view)
+        momentum_pass.join()
         with torch.no_grad():
-            self.remember(batch, average, labeled, weak)
+            self.remember(batch, *(keys or (weak, labeled)))
             probs_BY = weak.logits.softmax(-1)
             aggregated = self.attend(weak.feature, probs_BY, batch.generator)
             target_BY = aggregated.probs if self.config.refine else probs_BY
@@ -95,10 +99,8 @@ class AggMatch(Method[Config]):
         }
         return StepResult(loss, parts, PseudoLabels(target_BY.argmax(-1), weight_B))
 
-    def remember(self, batch: Batch, average: Network, labeled: Output, weak: Output) -> None:
+    def remember(self, batch: Batch, weak: Output, labeled: Output) -> None:
         """Enqueue confident unlabelled images under their predicted class, then all labelled ones under their own."""
-        if self.config.momentum_encoder:
-            weak, labeled = forward_together(average, batch.unlabeled[0], batch.labeled[0])
         weak_BY, labeled_BY = weak.logits.softmax(-1), labeled.logits.softmax(-1)
         confidence_B, predicted_B = weak_BY.max(-1)
         if self.config.labeled_slots == "one_hot":

@@ -83,15 +83,19 @@ class TrainState:
             torch.manual_seed(seed)
             channels, classes = data.train.pixels.shape[1], len(data.classes)
             online = build_network(settings.model.name, channels=channels, classes=classes)
+            online.mixed = settings.train.precision == "bfloat16" or (
+                settings.train.precision == "auto" and self.device.type == "cuda"
+            )
             problem = Problem(
-                classes=classes, features=online.features, labels=len(self.labels), images=len(data.train)
+                classes=classes,
+                features=online.features,
+                labels=len(self.labels),
+                images=len(data.train),
+                mixed=online.mixed,
             )
             method = load_method(settings.method_name)(settings.method, problem)
             online.head = method.build_head()
         online.normalize_by(data.train.pixels)
-        online.mixed = settings.train.precision == "bfloat16" or (
-            settings.train.precision == "auto" and self.device.type == "cuda"
-        )
         online.to(self.device)
         if self.device.type == "cuda":
             online.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
