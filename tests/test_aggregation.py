@@ -5,9 +5,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.spatial.distance import jensenshannon
 
 from aggmatch import aggregation
-from aggmatch.aggregation import EMPTY, Memory, aggregate
+from aggmatch.aggregation import EMPTY, Memory, aggregate, pairwise_jensen_shannon
 
 
 def random_case(queries=5, subsets=3, slots=6, features=4, classes=3, seed=0, empty=0.0):
@@ -141,12 +142,37 @@ def test_a_tiny_temperature_stays_finite():
     assert all(torch.isfinite(part).all() for part in result)
 
 
-def test_blocks_of_subsets_give_the_same_as_all_at_once(monkeypatch):
+def test_blocks_of_queries_give_the_same_as_all_at_once(monkeypatch):
     case = random_case(subsets=7)
     at_once = aggregate(*case, temperature=0.05)
-    monkeypatch.setattr(aggregation, "MIXTURE_VALUES", (1, 1))
+    monkeypatch.setattr(aggregation, "PAIRS", (1, 1))
     for left, right in zip(at_once, aggregate(*case, temperature=0.05), strict=True):
         torch.testing.assert_close(left, right)
+
+
+def random_probs(count, classes, seed, scale=2.0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.softmax(scale * torch.randn(count, classes, generator=generator), -1)
+
+
+def test_jensen_shannon_of_all_pairs_agrees_with_scipy():
+    left, right = random_probs(7, 5, seed=1), random_probs(9, 5, seed=2)
+    expected = torch.tensor([[jensenshannon(p, q) ** 2 for q in right.double()] for p in left.double()])
+    torch.testing.assert_close(pairwise_jensen_shannon(left, right).double(), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_jensen_shannon_of_opposite_certainties_is_log_two_and_of_equals_zero():
+    certain = torch.eye(2)
+    expected = torch.tensor([[0.0, math.log(2)], [math.log(2), 0.0]])
+    torch.testing.assert_close(pairwise_jensen_shannon(certain, certain), expected)
+
+
+@given(st.integers(0, 1000), st.floats(0.1, 20))
+def test_jensen_shannon_is_symmetric_and_bounded(seed, scale):
+    left, right = random_probs(3, 4, seed, scale), random_probs(5, 4, seed + 1, scale)
+    js = pairwise_jensen_shannon(left, right)
+    torch.testing.assert_close(js, pairwise_jensen_shannon(right, left).T)
+    assert ((js >= 0) & (js <= math.log(2))).all()
 
 
 @pytest.mark.gpu

@@ -10,7 +10,6 @@ from aggmatch.functional import (
     PseudoLabels,
     consensus_confidence,
     entropy,
-    jensen_shannon,
     linear_ramp,
     score_pseudo_labels,
     sharpen,
@@ -69,26 +68,6 @@ def test_soft_cross_entropy_sends_no_gradient_to_its_target():
     assert target.grad is None
     assert logits.grad is not None
     assert logits.grad.abs().sum() > 0
-
-
-def test_jensen_shannon_agrees_with_scipy():
-    left, right = random_probs(20, 5, seed=1), random_probs(20, 5, seed=2)
-    expected = torch.tensor([jensenshannon(p, q) ** 2 for p, q in zip(left.double(), right.double(), strict=True)])
-    torch.testing.assert_close(jensen_shannon(left, right).double(), expected, atol=1e-6, rtol=1e-5)
-
-
-def test_jensen_shannon_of_opposite_certainties_is_log_two_and_of_equals_zero():
-    one, other = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
-    assert jensen_shannon(one, other).item() == pytest.approx(math.log(2))
-    assert jensen_shannon(one, one).item() == 0
-
-
-@given(st.integers(0, 1000), st.floats(0.1, 20))
-def test_jensen_shannon_is_symmetric_and_bounded(seed, scale):
-    left, right = random_probs(3, 4, seed=seed, scale=scale), random_probs(3, 4, seed=seed + 1, scale=scale)
-    js = jensen_shannon(left, right)
-    torch.testing.assert_close(js, jensen_shannon(right, left))
-    assert ((js >= 0) & (js <= math.log(2))).all()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 the reference. Shape suffixes: B queries, Q slots, M subsets, S slots of a subset, D features, Y classes.
 """
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Literal, NamedTuple
@@ -12,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aggmatch.functional import consensus_confidence, jensen_shannon, one_hot
+from aggmatch.functional import TINY, consensus_confidence, entropy, one_hot
 
 ClassTerm = Literal["divergence", "distance", "none"]
 
-MIXTURE_VALUES = (2**20, 2**26)
-"""Mixture values held at once on a CPU (stay in cache) and on a GPU (few launches)."""
+PAIRS = (2**16, 2**26)
+"""Pairs of a query and a slot that are compared at once, on a CPU (they stay in cache) and on a GPU (few launches)."""
 
 
 EMPTY = -1
@@ -114,7 +115,7 @@ def reference_sums(
     if feature_term:
         score_BMS = torch.einsum("bd,msd->bms", query_BD.float(), feature_QD[slot_MS].float())
     if class_term != "none" and class_weight:
-        js_BMS = pairwise_jensen_shannon(query_probs_BY, slot_probs_MSY)
+        js_BMS = pairwise_jensen_shannon(query_probs_BY, slot_probs_MSY.flatten(0, 1)).view_as(score_BMS)
         score_BMS = score_BMS - class_weight * (js_BMS.sqrt() if class_term == "distance" else js_BMS)
 
     voter_M = filled_MS.any(1)
@@ -127,14 +128,28 @@ def reference_sums(
     return (hypothesis_BMY * voter_M1).sum(1), (ballot_BMY * voter_M1).sum(1)
 
 
-def pairwise_jensen_shannon(query_BY: Tensor, slots_MSY: Tensor) -> Tensor:
-    """Jensen-Shannon divergence of every query to every slot, (B, M, S).
+def pairwise_jensen_shannon(query_BY: Tensor, slots_QY: Tensor) -> Tensor:
+    """Jensen-Shannon divergence in nats of every query to every slot, (B, Q).
 
-    A few subsets at a time: the mixtures of all of them, B×M×S×Y values, can take gigabytes.
+    JS(p‖q) = log 2 − ½ Σ_y ((p+q) log(p+q) − p log p − q log q)
+
+    Class by class and a few queries at a time, so that the pairs stay in cache and B×Q×Y values never exist.
     """
-    limit = MIXTURE_VALUES[query_BY.is_cuda]
-    subsets = max(1, limit // (len(query_BY) * slots_MSY[0].numel()))
-    return torch.cat([jensen_shannon(query_BY[:, None, None], block) for block in slots_MSY.split(subsets)], dim=1)
+    slot_YQ = slots_QY.T.contiguous()
+    step = max(1, PAIRS[query_BY.is_cuda] // slot_YQ.shape[1])
+    mixed_BQ = torch.cat([mixture_sums(block_BY, slot_YQ) for block_BY in query_BY.split(step)])
+    own_BQ = entropy(query_BY)[:, None] + entropy(slots_QY)
+    return (math.log(2) - (mixed_BQ + own_BQ) / 2).clamp_(0, math.log(2))
+
+
+def mixture_sums(query_BY: Tensor, slot_YQ: Tensor) -> Tensor:
+    """Σ_y (p+q) log(p+q) of every pair, (B, Q)."""
+    total_BQ = query_BY.new_zeros(len(query_BY), slot_YQ.shape[1])
+    both_BQ, log_BQ = torch.empty_like(total_BQ), torch.empty_like(total_BQ)
+    for query_B, slot_Q in zip((query_BY + TINY).unbind(1), slot_YQ, strict=True):
+        torch.add(query_B[:, None], slot_Q, out=both_BQ)
+        total_BQ.addcmul_(both_BQ, torch.log(both_BQ, out=log_BQ))
+    return total_BQ
 
 
 @cache

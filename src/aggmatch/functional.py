@@ -3,7 +3,6 @@
 Shape suffixes: B samples of a batch, Y classes. `probs` sum to 1 over Y, `logits` do not.
 """
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -38,18 +37,6 @@ def soft_cross_entropy(target_BY: Tensor, logits_BY: Tensor) -> Tensor:
 def entropy(probs_BY: Tensor) -> Tensor:
     """−Σ_y p_y log p_y in nats, with 0·log 0 = 0."""
     return torch.special.entr(probs_BY).sum(-1)
-
-
-def jensen_shannon(left: Tensor, right: Tensor) -> Tensor:
-    """Jensen-Shannon divergence in nats over the last dimension; the other dimensions broadcast.
-
-    JS(p‖q) = H((p+q)/2) − ½H(p) − ½H(q) = log 2 + ½(H_s − H(p) − H(q)),   H_s = −Σ (p+q) log(p+q)
-
-    It lies in [0, log 2].
-    """
-    sum_ = left + right
-    mixed = (sum_ * (sum_ + TINY).log()).sum(-1)  # two passes over the pairs; `entropy` takes a slow path on a CPU
-    return (math.log(2) - (mixed + entropy(left) + entropy(right)) / 2).clamp(0, math.log(2))
 
 
 def consensus_confidence(vote_BY: Tensor) -> Tensor:

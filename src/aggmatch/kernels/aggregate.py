@@ -17,13 +17,11 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from aggmatch.functional import one_hot
-
 CLASS_TERMS = {"none": 0, "divergence": 1, "distance": 2}
 LOG_2 = math.log(2)
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 SCRATCH = 2**26
-"""Bytes that a tensor made on the way may take."""
+"""Bytes that the sums of all programs may take."""
 NOT_ZERO: tl.constexpr = tl.constexpr(1e-30)
 """Added to a probability before its logarithm: 0·log 0 = 0, and no other value changes."""
 
@@ -41,10 +39,9 @@ def aggregate_kernel(
     query_probs_YB,
     feature_QD,
     probs_QY,
-    probs_MYS,
     slot_MS,
     mean_GBY,
-    choice_MB,
+    choice_BM,
     B: tl.constexpr,
     M: tl.constexpr,
     S: tl.constexpr,
@@ -59,7 +56,6 @@ def aggregate_kernel(
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_Y: tl.constexpr,
-    TURNED: tl.constexpr,
     FAST: tl.constexpr,
     LOG_2: tl.constexpr,
 ):
@@ -95,10 +91,7 @@ def aggregate_kernel(
                 mixed = tl.zeros((BLOCK_B, BLOCK_S), tl.float32)
                 for k in range(Y):
                     p = tl.load(query_probs_YB + k * B + b, mask=in_b, other=0.0)
-                    if TURNED:
-                        q = tl.load(probs_MYS + (m * Y + k) * S + s, mask=(s < S) & (m < M), other=0.0)
-                    else:
-                        q = tl.load(probs_QY + slot * Y + k, mask=filled, other=0.0)
+                    q = tl.load(probs_QY + slot * Y + k, mask=filled, other=0.0)
                     both = (p + NOT_ZERO)[:, None] + q[None, :]
                     mixed += both * log2(both, FAST)
                 slot_negentropy = tl.sum(values * log2(values + NOT_ZERO, FAST), 1)
@@ -116,8 +109,8 @@ def aggregate_kernel(
 
         voted = total > 0  # a subset without a filled slot neither votes nor enters the mean
         hypothesis = weighted / tl.where(voted, total, 1.0)[:, None]
-        choice = tl.where(voted, tl.argmax(tl.where(in_y, hypothesis, -1.0), 1), -1)
-        tl.store(choice_MB + m * B + b, choice, mask=in_b & (m < M))
+        choice = tl.where(voted, tl.argmax(tl.where(in_y, hypothesis, -1.0), 1), Y)
+        tl.store(choice_BM + b * M + m, choice, mask=in_b & (m < M))
         if GROUPS < M:
             mean += hypothesis
         else:
@@ -145,20 +138,16 @@ def aggregate_sums(
     (B, D), Y, (M, S) = query_BD.shape, query_probs_BY.shape[1], slot_MS.shape
     tiles = tile_sizes(B, D, Y, M, S)
     mean_GBY = torch.empty(tiles.groups, B, Y, device=query_BD.device)
-    choice_MB = torch.empty(M, B, device=query_BD.device, dtype=torch.int32)
-    class_term_used = CLASS_TERMS[class_term] if class_weight else 0
-    # Reading one class of many slots touches as many lines of memory, unless their distributions are turned first.
-    probs_MYS = probs_QY[slot_MS].transpose(1, 2).contiguous() if class_term_used and tiles.turned else probs_QY
+    choice_BM = torch.empty(B, M, device=query_BD.device, dtype=torch.long)
     aggregate_kernel[(triton.cdiv(B, tiles.queries), tiles.groups)](
         query_BD.contiguous(),
         query_probs_BY.contiguous(),
         query_probs_BY.T.contiguous(),
         feature_QD.contiguous(),
         probs_QY.contiguous(),
-        probs_MYS,
         slot_MS.contiguous(),
         mean_GBY,
-        choice_MB,
+        choice_BM,
         B,
         M,
         S,
@@ -167,22 +156,24 @@ def aggregate_sums(
         1 / temperature,
         class_weight,
         FEATURE_TERM=feature_term,
-        CLASS_TERM=class_term_used,
+        CLASS_TERM=CLASS_TERMS[class_term] if class_weight else 0,
         GROUPS=tiles.groups,
         BLOCK_B=tiles.queries,
         BLOCK_S=tiles.slots,
         BLOCK_D=tiles.features,
         BLOCK_Y=tiles.classes,
-        TURNED=tiles.turned,
         FAST=not INTERPRETED,
         LOG_2=LOG_2,
         num_warps=tiles.warps,
     )
-    return mean_GBY.sum(0), one_hot(choice_MB, Y).sum(0).float()
+    # One-hot ballots of all subsets would take M times as much memory. Y stands for no vote.
+    vote_BZ = torch.zeros(B, Y + 1, device=query_BD.device)
+    vote_BZ.scatter_add_(1, choice_BM, torch.ones_like(choice_BM, dtype=torch.float32))
+    return mean_GBY.sum(0), vote_BZ[:, :Y]
 
 
 class Tiles(NamedTuple):
-    """Sizes of what a program holds at once, how the work is cut, and whether the slots' distributions are turned."""
+    """Sizes of what a program holds at once, the groups of subsets, and the warps of a program."""
 
     queries: int
     slots: int
@@ -190,15 +181,14 @@ class Tiles(NamedTuple):
     classes: int
     groups: int
     warps: int
-    turned: bool
 
 
 def tile_sizes(B: int, D: int, Y: int, M: int, S: int) -> Tiles:
     """Tiles for any shape.
 
     Matrix units want at least 16 of each. The tile of classes must hold them all, so the more there are, the fewer
-    queries and slots fit beside them. Every subset is a program of its own, and distributions are turned, as far as
-    that takes no more than 64 MB each.
+    queries and slots fit beside them. Every subset is a program of its own as long as the sums take no more than
+    64 MB.
     """
     classes = max(16, triton.next_power_of_2(Y))
     queries = 64 if classes <= 64 else 32 if classes <= 256 else 16
@@ -206,4 +196,4 @@ def tile_sizes(B: int, D: int, Y: int, M: int, S: int) -> Tiles:
     features = max(16, min(64, triton.next_power_of_2(D)))
     groups = min(M, max(1, SCRATCH // (4 * B * Y)))
     warps = 4 if classes <= 256 else 8
-    return Tiles(queries, slots, features, classes, groups, warps, turned=4 * M * S * Y <= SCRATCH)
+    return Tiles(queries, slots, features, classes, groups, warps)
