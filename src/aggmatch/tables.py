@@ -1,4 +1,4 @@
-"""A small table of results that prints in a terminal and writes as CSV, JSON or Markdown."""
+"""A small table of results that prints in a terminal and writes as CSV, JSON, Markdown or LaTeX."""
 
 import csv
 import io
@@ -8,7 +8,33 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import rich.table
+    from rich.console import RenderableType
+
+LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"$<$",
+    ">": r"$>$",
+    "|": r"$|$",
+    "[": "{[}",
+    "–": "--",
+    "…": r"\dots{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "µ": r"$\mu$",
+    "λ": r"$\lambda$",
+    "τ": r"$\tau$",
+    "†": r"\dag{}",
+    "‡": r"\ddag{}",
+    "§": r"\S{}",
+    "¶": r"\P{}",
+}
+"""Characters that LaTeX takes for something else or does not have in its fonts."""
+PAGE = 75
+"""Characters in the width of a LaTeX page; wider tables are set smaller."""
+PAGE = 75
+"""Characters in the width of a LaTeX page; wider tables are set smaller."""
 
 
 @dataclass(frozen=True)
@@ -18,19 +44,32 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     title: str = ""
+    notes: Sequence[str] = ()
+    """Sentences to stand below it wherever a person reads it."""
 
-    def rich(self) -> "rich.table.Table":
+    def rich(self) -> "RenderableType":
         """For a terminal."""
         from rich import box
+        from rich.console import Group
         from rich.table import Table as RichTable
+        from rich.text import Text
 
         table = RichTable(title=self.title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
         for number, column in enumerate(self.columns):
-            numeric = any(isinstance(row[number], (int, float)) for row in self.rows)
-            table.add_column(column, justify="right" if numeric else "left")
+            table.add_column(column, justify="right" if self.is_numeric(number) else "left", overflow="fold")
         for row in self.rows:
             table.add_row(*map(show, row))
-        return table
+        return Group(table, *map(Text, self.notes))
+
+    @property
+    def width(self) -> int:
+        """Characters that it takes in a terminal without breaking a line."""
+        lines = [self.columns, *[[show(value) for value in row] for row in self.rows]]
+        return sum(max(map(len, column)) + 3 for column in zip(*lines, strict=True)) + 1
+
+    def is_numeric(self, number: int) -> bool:
+        """Whether a column holds numbers."""
+        return any(isinstance(row[number], (int, float)) for row in self.rows)
 
     def csv(self) -> str:
         """Comma-separated values with a header."""
@@ -47,7 +86,35 @@ class Table:
     def markdown(self) -> str:
         """A Markdown table."""
         lines = [self.columns, ["---"] * len(self.columns), *[[show(value) for value in row] for row in self.rows]]
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "".join(f"\n{note}\n" for note in self.notes)
+
+    def latex(self) -> str:
+        """A LaTeX table that needs no package: the title is its caption, the notes stand below it."""
+        alignment = "".join("r" if self.is_numeric(number) else "l" for number in range(len(self.columns)))
+        lines = [self.columns, *[[show(value) for value in row] for row in self.rows]]
+        head, *body = (" & ".join(map(escape_latex, line)) + r" \\" for line in lines)
+        content = [
+            r"\begin{table}",
+            r"\centering",
+            *([rf"\caption{{{escape_latex(self.title)}}}"] if self.title else []),
+            *([r"\scriptsize\setlength{\tabcolsep}{3pt}"] if self.width > PAGE else []),
+            *([r"\scriptsize\setlength{\tabcolsep}{3pt}"] if self.width > PAGE else []),
+            rf"\begin{{tabular}}{{{alignment}}}",
+            r"\hline",
+            head,
+            r"\hline",
+            *body,
+            r"\hline",
+            r"\end{tabular}",
+            *(rf"\par {escape_latex(note)}" for note in self.notes),
+            r"\end{table}",
+        ]
+        return "\n".join(content) + "\n"
+
+
+def escape_latex(text: str) -> str:
+    """Text that LaTeX sets as it stands."""
+    return "".join(LATEX.get(character, character) for character in text)
 
 
 def show(value: Any) -> str:

@@ -2,11 +2,11 @@
 
 import sys
 
-from aggmatch.cli import training, experiments  # isort: skip - the order of commands in the help
+from aggmatch.cli import training, experiments, analysis, bench  # isort: skip - the order of commands in the help
 from aggmatch.cli.app import app
 from aggmatch.errors import AggMatchError
 
-__all__ = ["app", "experiments", "main", "training"]
+__all__ = ["analysis", "app", "bench", "experiments", "main", "training"]
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""Commands that train several runs and put them next to each other: compare, demo."""
+"""Commands that train several runs and put them next to each other: compare, reproduce, results, demo."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +20,12 @@ from aggmatch.cli.app import (
     follow_run,
     gather,
 )
+from aggmatch.errors import AggMatchError
+
+if TYPE_CHECKING:
+    from aggmatch.experiments.children import Event
+    from aggmatch.experiments.results import Result
+    from aggmatch.experiments.runs import PlannedRun
 
 
 @app.command()
@@ -56,6 +63,161 @@ def compare(
 
 
 @app.command()
+def reproduce(
+    table: Annotated[
+        str,
+        typer.Argument(help="main, noise, per-class, components, similarity, confidence, queue or momentum."),
+    ],
+    methods: Annotated[str | None, typer.Option(help="Only these, with commas.", show_default="all")] = None,
+    data: Annotated[str | None, typer.Option(help="Only these data sets, with commas.", show_default="all")] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Only these numbers of labels, with commas.", show_default="all")
+    ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(help="Number of draws of the labelled images, from fold 0 on.", min=1, show_default="the paper's"),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps.", show_default="2^20")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of runs and tables.", show_default="runs/reproduce")] = None,
+    results: Annotated[
+        list[Path] | None, typer.Option(help="Make the table from stored results, training nothing; repeatable.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs, how far they are and how long they take.")
+    ] = False,
+    at_once: Annotated[int, typer.Option(help="Runs to train at the same time, each in a process.", min=1)] = 1,
+    set_: Set = None,
+    data_dir: DataDir = None,
+    download: Download = False,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train what a table of the AggMatch paper takes and print it beside the paper's. The same words go on with it."""
+    layers = gather(None, set_, steps=steps, data_dir=data_dir, device=device)
+    wanted: dict[str, Sequence[object]] = {
+        "method.name": names(methods),
+        "data.name": names(data),
+        "data.labels": numbers("--labels", labels),
+    }
+
+    from aggmatch.console import stderr, stdout
+    from aggmatch.experiments import beside, paper
+    from aggmatch.experiments import reproduce as experiment
+
+    chosen = experiment.narrow(paper.find_table(table), {key: values for key, values in wanted.items() if values})
+    plan = experiment.plan(chosen, layers, out or Path("runs/reproduce"), folds)
+    failed = 0
+    if results:
+        stored = read_stored(results)
+        any_length = not any("train.steps" in layer.values for layer in layers)
+        filled = beside.fill(plan, stored, any_length=any_length)
+        left_out = beside.say_left_out(plan, stored)
+        for line in [*left_out, f"{filled.used} of {len(stored)} stored runs are in this table."]:
+            stderr.print(line, highlight=False, markup=False, soft_wrap=True)
+    elif dry_run:
+        from aggmatch.experiments.outlook import find_paces, outlook
+
+        paces = find_paces(plan.runs, lambda line: stderr.print(line, highlight=False, soft_wrap=True))
+        stdout.print(outlook(plan, paces).rich())
+        return
+    else:
+        experiment.require_data(plan.runs, download=download)
+        failed = train_all(plan.runs, at_once, quiet=quiet)
+        filled = beside.fill(plan, experiment.collect(plan.runs), any_length=False)
+    stdout.print(filled.fitting(stdout.width).rich())
+    if out or not results:
+        paths = filled.write(out or Path("runs/reproduce"))
+        stdout.print(f"Also in {', '.join(map(str, paths))}", highlight=False, soft_wrap=True)
+    if failed:
+        raise AggMatchError(f"{failed} of {len(plan.runs)} runs failed, see above. The same command tries them again.")
+
+
+def names(text: str | None) -> list[str]:
+    """The names in a text with commas."""
+    return [name.strip() for name in text.split(",")] if text else []
+
+
+def numbers(option: str, text: str | None) -> list[int]:
+    """The whole numbers in a text with commas."""
+    for name in names(text):
+        if not name.isdecimal():
+            raise AggMatchError(f"{option} takes whole numbers with commas, got '{name}'. For example: {option} 40,250")
+    return [int(name) for name in names(text)]
+
+
+def read_stored(paths: list[Path]) -> "list[Result]":
+    """Results of several files; a word on lines that are none."""
+    from aggmatch.console import stderr
+    from aggmatch.experiments.results import read_results
+
+    found: list[Result] = []
+    for path in paths:
+        stored = read_results(path)
+        found += stored.results
+        if stored.others:
+            text = f"{path}: {stored.others} lines without a configuration were left out."
+            stderr.print(text, highlight=False, markup=False, soft_wrap=True)
+    return found
+
+
+def train_all(runs: "list[PlannedRun]", at_once: int, *, quiet: bool) -> int:
+    """Train what is not finished, in this process or in several; returns how many failed.
+
+    A signal ends the command with its usual code.
+    """
+    from aggmatch.console import stderr
+    from aggmatch.experiments.children import AtOnce
+    from aggmatch.experiments.runs import Failure, train_in_turn
+
+    follow = lambda run, title: follow_run(run, quiet=quiet, title=title, again="the same command")  # noqa: E731
+    training = AtOnce(runs, at_once)
+    failed = 0
+    for event in train_in_turn(runs, follow) if at_once == 1 else training.train():
+        if isinstance(event, Failure):
+            failed += 1
+            text = f"{event.run.title} failed: {event.reason}"
+            stderr.print(text, highlight=False, markup=False, soft_wrap=True)
+        elif not quiet:
+            print_event(event)
+    if training.stopped_by is not None:
+        stderr.print("Stopped and saved. Continue: the same command", highlight=False)
+        raise typer.Exit(128 + training.stopped_by)
+    return failed
+
+
+def print_event(event: "Event") -> None:
+    """A line on what a run in another process did."""
+    from aggmatch.console import describe, stdout
+
+    facts = [event.run.title, event.what]
+    if event.record:
+        train = event.run.settings.train
+        facts = [event.run.title, f"step {event.record['step']}/{train.steps}"]
+        facts += describe(dict(event.record), train.evaluated).values()
+    stdout.print("  ".join(facts), highlight=False, soft_wrap=True)
+
+
+@app.command("results")
+def results_(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders with runs below them.")],
+    out: Annotated[Path, typer.Option(help="File of results, one line of JSON a run; made or added to.")],
+) -> None:
+    """Keep configuration, curve and result of runs in a file; lines of the same runs are replaced."""
+    from aggmatch.console import stdout
+    from aggmatch.experiments.results import add_results, find_runs, read_run
+
+    found = [read_run(path) for path in find_runs(runs)]
+    replaced = add_results(out, found)
+    unfinished = sum(not run.finished for run in found)
+    stdout.print(
+        f"Wrote {len(found)} runs to {out}, {replaced} of them in place of earlier lines"
+        + (f"; {unfinished} not finished yet." if unfinished else "."),
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
 def demo(
     out: Annotated[Path | None, typer.Option(help="Folder of the runs.", show_default="runs/demo-TIME")] = None,
     fold: Annotated[int, typer.Option(help="Which draw of the labelled images.")] = 0,
@@ -64,7 +226,8 @@ def demo(
     """Watch AggMatch learn digits from one label per class, beside training on the labels alone and its peers."""
     from datetime import datetime
 
-    from aggmatch.console import stdout
+    from aggmatch.cli.analysis import write_report
+    from aggmatch.console import stderr, stdout
     from aggmatch.experiments import demo as experiment
 
     out = out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
@@ -73,3 +236,7 @@ def demo(
     result = experiment.run(out, fold, lambda run, title: follow_run(run, quiet=quiet, title=title))
     stdout.print(result.rich())
     stdout.print(f"Run folders: {out}", highlight=False, soft_wrap=True)
+    try:
+        write_report([out / method for method in experiment.METHODS], out / "report.html", [], quiet=quiet)
+    except Exception as error:  # what the demo is about is done and printed
+        stderr.print(f"The report could not be made: {error}", highlight=False, soft_wrap=True)

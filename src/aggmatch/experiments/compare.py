@@ -1,15 +1,15 @@
 """Several methods on the same folds: who is better, and by how much more than chance."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aggmatch.config import Layer
+from aggmatch.experiments.runs import Follow, PlannedRun, mean_and_deviation
 from aggmatch.files import write_atomically
 from aggmatch.tables import Table
-from aggmatch.training.loop import Run, start_or_resume
 from aggmatch.training.settings import RunSettings, resolve
 
 
@@ -24,9 +24,8 @@ class Comparison:
         rows = []
         for method, runs in self.summaries.items():
             accuracies = [run["accuracy"] for run in runs]
-            spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
             seconds = statistics.mean(run["seconds"] for run in runs)
-            rows.append([method, statistics.mean(accuracies), spread, len(runs), *accuracies, seconds])
+            rows.append([method, *mean_and_deviation(accuracies), len(runs), *accuracies, seconds])
         folds = [f"fold {run['fold']}" for run in next(iter(self.summaries.values()))]
         rows.sort(key=lambda row: -row[1])
         return Table(["method", "accuracy %", "± std", "n", *folds, "seconds"], rows, title=self.title())
@@ -59,15 +58,12 @@ def plan(methods: Sequence[str], folds: int, layers: Sequence[Layer]) -> dict[tu
     }
 
 
-def run(
-    runs: dict[tuple[str, int], RunSettings], out: Path, follow: Callable[[Run, str], None], *, download: bool = False
-) -> Comparison:
+def run(runs: dict[tuple[str, int], RunSettings], out: Path, follow: Follow, *, download: bool = False) -> Comparison:
     """Train what is not trained yet: finished runs in `out` are taken as they are, half-finished ones go on."""
     summaries: dict[str, list[dict[str, Any]]] = {}
     for (method, fold), settings in runs.items():
         place = out / method.replace(":", ".") / f"fold{fold}"
-        training = start_or_resume(settings, place, download=download)
-        if not training.finished:
-            follow(training, f"{method} fold {fold}")
-        summaries.setdefault(method, []).append(training.folder.read_json(training.folder.summary))
+        planned = PlannedRun(settings, place, f"{method} fold {fold}")
+        planned.complete(follow, download=download)
+        summaries.setdefault(method, []).append(planned.folder.read_json(planned.folder.summary))
     return Comparison(summaries)

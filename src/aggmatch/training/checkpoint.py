@@ -76,7 +76,12 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
 def found(folder: Path) -> list[Path]:
     """Checkpoints of a folder, newest first."""
     paths = [path for path in folder.glob("step-*.safetensors") if NAME.fullmatch(path.name)]
-    return sorted(paths, key=lambda path: int(path.name.split("-")[1]), reverse=True)
+    return sorted(paths, key=step_of, reverse=True)
+
+
+def step_of(path: Path) -> int:
+    """The step after which a checkpoint was taken, by its name."""
+    return int(path.name.split("-")[1])
 
 
 def load_newest(folder: Path) -> Checkpoint | None:

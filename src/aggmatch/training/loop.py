@@ -229,15 +229,7 @@ def resume(out: Path, changes: list[Layer], *, download: bool = False) -> Run:
     folder = RunFolder(out)
     if not folder.holds_run:
         raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one without --resume.")
-    before = folder.read_json(folder.config)
-    stored = Layer(str(folder.config), flatten(before))
-    settings = resolve([stored, *changes])
-    changed = {
-        key: pair for key, pair in differences(before, settings.to_dict()).items() if not key.startswith("runtime.")
-    }
-    if changed:
-        listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
-        raise AggMatchError(f"Cannot resume {out}: {listed}. Start a new run with another --out, or drop the change.")
+    settings = resumed_settings(folder, changes)
     data = load(settings.data.name, Path(settings.runtime.data_dir), download)
     split = Split.read(folder.split, data)
     state = TrainState(settings, data, split, choose_device(settings.runtime.device))
@@ -248,6 +240,22 @@ def resume(out: Path, changes: list[Layer], *, download: bool = False) -> Run:
         run.seconds_before = latest.facts["seconds"]
         run.log_position = latest.facts["log_position"]
     return run
+
+
+def resumed_settings(folder: RunFolder, changes: list[Layer]) -> RunSettings:
+    """Settings of the run in a folder with `changes`, which are refused if they touch what it computes."""
+    before = folder.read_json(folder.config)
+    stored = Layer(str(folder.config), flatten(before))
+    settings = resolve([stored, *changes])
+    changed = {
+        key: pair for key, pair in differences(before, settings.to_dict()).items() if not key.startswith("runtime.")
+    }
+    if changed:
+        listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
+        raise AggMatchError(
+            f"Cannot resume {folder.path}: {listed}. Start a new run with another --out, or drop the change."
+        )
+    return settings
 
 
 def start_or_resume(settings: RunSettings, out: Path, *, download: bool = False) -> Run:

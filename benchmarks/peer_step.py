@@ -1,0 +1,114 @@
+"""Time the training steps of any PyTorch script, from one optimizer step to the next.
+
+    python peer_step.py [--warm 50] [--steps 200] SCRIPT [ARGUMENT ...]
+
+The script runs as it is; nothing in it is changed. Every step of its optimizer leaves a mark: an event on CUDA, which
+nothing waits for, or the processor's clock. So a step is all that happens between two updates of the weights: loading,
+views, forward and backward pass, logging. After enough steps the times are printed as one line of JSON and the process
+ends. Needs torch 2.0 or later and nothing else, so that it can run in a peer's own environment.
+
+In a loop of one's own: make a `StepClock`, call `tick()` once a step, and read `times()` at the end.
+"""
+
+import argparse
+import json
+import os
+import runpy
+import statistics
+import sys
+import time
+from datetime import datetime, timezone
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+
+class StepClock:
+    """Marks in time, one a step; the first `warm` steps are not counted."""
+
+    def __init__(self, warm: int, steps: int) -> None:
+        self.warm, self.steps = warm, steps
+        self.marks: list[torch.cuda.Event | float] = []
+        self.ticks = 0
+        self.on_cuda = torch.cuda.is_available()
+
+    @property
+    def done(self) -> bool:
+        """Whether enough steps were seen."""
+        return len(self.marks) > self.steps
+
+    def tick(self) -> None:
+        """A step is over. Never waits for the device."""
+        self.ticks += 1
+        if self.ticks <= self.warm or self.done:
+            return
+        if not self.on_cuda:
+            self.marks.append(time.perf_counter())
+            return
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self.marks.append(event)
+
+    def times(self) -> list[float]:
+        """Milliseconds of every counted step."""
+        if not self.on_cuda:
+            return [1e3 * (after - before) for before, after in pairwise(self.marks)]
+        torch.cuda.synchronize()
+        return [before.elapsed_time(after) for before, after in pairwise(self.marks)]
+
+
+def describe(times: list[float], words: list[str]) -> dict[str, object]:
+    """What was measured, with all that it takes to compare it."""
+    low, *_, high = statistics.quantiles(times, n=20, method="inclusive")
+    return {
+        "script": " ".join(words),
+        "median_ms": statistics.median(times),
+        "p5_ms": low,
+        "p95_ms": high,
+        "steps": len(times),
+        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "torch": torch.__version__,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017 - for a peer's older Python
+    }
+
+
+def main() -> None:
+    """Run the script until enough of its steps were timed."""
+    parser = argparse.ArgumentParser(description="Time the training steps of a PyTorch script.")
+    parser.add_argument("--warm", type=int, default=50, help="steps that do not count (default 50)")
+    parser.add_argument("--steps", type=int, default=200, help="steps that count, at least 2 (default 200)")
+    parser.add_argument("script", type=Path)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    if options.warm < 0 or options.steps < 2:
+        parser.error("--warm must be at least 0 and --steps at least 2")
+    if not options.script.is_file():
+        parser.error(f"there is no script {options.script}")
+    words = [str(options.script), *options.arguments]
+    clock = StepClock(options.warm, options.steps)
+    timed: list[Optimizer] = []
+
+    def after_step(optimizer: Optimizer, *_: object) -> None:
+        if not timed:
+            timed.append(optimizer)
+        if optimizer is not timed[0]:  # one of several that step at once
+            return
+        clock.tick()
+        if clock.done:
+            print(json.dumps(describe(clock.times(), words)), flush=True)
+            os._exit(0)  # an exception could be caught by the script, and its workers would be waited for
+
+    handle = register_optimizer_step_post_hook(after_step)
+    sys.argv = words
+    sys.path[0] = str(options.script.resolve().parent)
+    try:
+        runpy.run_path(str(options.script), run_name="__main__")
+    finally:
+        handle.remove()
+    sys.exit(f"The script ended after {clock.ticks} optimizer steps, of {options.warm + options.steps + 1} needed.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The configuration of runs as a reader wants it: what is unlike the recipe, what differs, and how to repeat a run."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from aggmatch.analysis.runs import RunRecord
+from aggmatch.config import Layer, flatten, parse_value
+from aggmatch.training.settings import RunSettings, resolve
+
+OPTIONS = {"train.steps": "--steps", "data.split": "--split"}
+"""Settings that have an option of `aggmatch train` beside those that the command always names."""
+NAMED = ("data.labels", "data.fold")
+"""Settings that the command always names, for the reader's sake."""
+
+
+class Row(NamedTuple):
+    """A setting, its value in each run, and whether a run departs from its recipe there."""
+
+    key: str
+    values: list[str]
+    departs: bool
+    usual: str = ""
+    """The recipe's value."""
+
+
+def recipe_of(run: RunRecord) -> RunSettings:
+    """Settings of the same method on the same data set where nothing else is said."""
+    chosen = {"data.name": run.settings.data.name, "method.name": run.method}
+    return resolve([Layer("the report", chosen)])
+
+
+def departures(run: RunRecord) -> dict[str, Any]:
+    """Dotted settings that decide the result and are not the recipe's."""
+    usual = flatten(recipe_of(run).identity())
+    return {key: value for key, value in flatten(run.settings.identity()).items() if value != usual[key]}
+
+
+def setting_rows(run: RunRecord) -> list[Row]:
+    """Every setting of a run beside its recipe's."""
+    usual, own = flatten(recipe_of(run).to_dict()), departures(run)
+    return [
+        Row(key, [show(value)], key in own, show(usual[key]))
+        for key, value in flatten(run.settings.to_dict()).items()
+        if key != "method.name"
+    ]
+
+
+def difference_rows(runs: Sequence[RunRecord]) -> list[Row]:
+    """Settings in which runs differ; a dash where a method has no such setting."""
+    flat = [flatten(run.settings.identity()) for run in runs]
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    own = {key for run in runs for key in departures(run)}
+    rows = [Row(key, [show(each[key]) if key in each else "–" for each in flat], key in own) for key in keys]
+    return [row for row in rows if len(set(row.values)) > 1]
+
+
+def command(run: RunRecord) -> str:
+    """The command that repeats a run: what departs from the recipe is said, the rest is the recipe."""
+    data = run.settings.data
+    words = ["aggmatch", "train", data.name, "--method", run.method]
+    words += ["--labels", str(data.labels), "--fold", str(data.fold)]
+    for key, value in departures(run).items():
+        if key in OPTIONS:
+            words += [OPTIONS[key], str(value)]
+        elif key not in NAMED:
+            words += ["--set", f"{key}={assignable(value)}"]
+    return shlex.join(words)
+
+
+def assignable(value: Any) -> str:
+    """A value as `--set` reads it back."""
+    if value is None:
+        return "none"
+    if isinstance(value, str) and parse_value(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def show(value: Any) -> str:
+    """A value as a person reads it."""
+    if value is None or value == []:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(map(show, value)) if isinstance(value, list) else str(value)

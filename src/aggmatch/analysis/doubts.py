@@ -1,0 +1,47 @@
+"""The pseudo labels worth a second look, explained: where the subsets disagree, and where aggregation overrules."""
+
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from aggmatch.analysis.explain import explain_run, panel
+from aggmatch.analysis.panel import Panel
+from aggmatch.analysis.pseudo_labels import PseudoLabeled, has_queue, pseudo_labels_at
+from aggmatch.analysis.runs import RunRecord, first_folds
+
+EACH = 2
+"""Images shown of each kind."""
+
+
+def panels(runs: Sequence[RunRecord]) -> Iterator[Panel]:
+    """Explanations of doubtful pseudo labels, for the first run of each kind that has a queue."""
+    for run in first_folds(runs):
+        if run.snapshots and has_queue(run):
+            found = pseudo_labels_at(run, run.snapshots[-1])
+            overruled, unsure = confidently_overruled(found, EACH), least_sure(found, EACH)
+            chosen = list(dict.fromkeys(found.index[[*unsure.tolist(), *overruled.tolist()]].tolist()))
+            if chosen:
+                yield panel(run, explain_run(run, chosen), rule(len(found.index), len(unsure), len(overruled)))
+
+
+def rule(images: int, unsure: int, overruled: int) -> str:
+    """By which rule the images were chosen."""
+    then = (
+        f"then the {overruled} of the most consensus among those whose refined class is not the network's own"
+        if overruled
+        else "there is none whose refined class is not the network's own"
+    )
+    return f"Shown, out of {images:,}: the {unsure} of the least consensus; {then}."
+
+
+def least_sure(found: PseudoLabeled, count: int) -> Tensor:
+    """Positions of the images whose subsets agree least, least first; of equals the earlier."""
+    return found.confidence.argsort(stable=True)[:count]
+
+
+def confidently_overruled(found: PseudoLabeled, count: int) -> Tensor:
+    """Positions of images whose refined class is not the network's own, most consensus first; of equals the earlier."""
+    assert found.aggregated is not None
+    order = found.confidence.argsort(descending=True, stable=True)
+    overruled = found.own.argmax(1) != found.aggregated.probs.argmax(1)
+    return order[overruled[order]][:count]

@@ -1,0 +1,325 @@
+"""One self-contained page on one or several runs: what training did, how far to trust the result, how to repeat it.
+
+The page is made of what the run folders hold. Parts that cannot be made (the data set is not at hand, the run is not
+finished) are left out and named. It loads nothing from anywhere.
+"""
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from time import monotonic
+from types import ModuleType
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from aggmatch import __version__
+from aggmatch.analysis import attention, configuration, curves, doubts, embedding, labels, predictions
+from aggmatch.analysis.concerns import Concern, concerns, concerns_of_several
+from aggmatch.analysis.panel import Panel, method_color, svg
+from aggmatch.analysis.runs import RunRecord, conditions, first_folds, grouped
+from aggmatch.analysis.trust import THRESHOLDS, Accepted, ClassResult, Paired, accepted, class_results, paired, tried
+from aggmatch.analysis.verdict import (
+    Standing,
+    accuracies,
+    mean_and_spread,
+    plural,
+    standing,
+    verdict,
+    verdict_of_several,
+)
+from aggmatch.errors import AggMatchError
+
+Tell = Callable[[str], None]
+"""Is told what was made and how long it took."""
+
+HALF = 400
+"""Width in points below which figures may shrink a little so that two share a row."""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A part of the page: analyses that belong together, and how to read them."""
+
+    anchor: str
+    title: str
+    lead: str
+    analyses: tuple[ModuleType, ...]
+    quick: bool = False
+    """Whether it needs no network to be run, so that it is made while runs are watched."""
+
+
+CHAPTERS = (
+    Chapter(
+        "training",
+        "What happened during training",
+        "Test accuracy is the result; the other curves say how it came about. Healthy pseudo labels gain coverage "
+        "without losing precision.",
+        (curves,),
+        quick=True,
+    ),
+    Chapter(
+        "predictions",
+        "What it gets right, and how sure it is",
+        "Overall accuracy hides weak classes. Confidence is worth something only where sure predictions are right more "
+        "often than unsure ones.",
+        (predictions,),
+    ),
+    Chapter(
+        "pseudo-labels",
+        "Pseudo labels up close",
+        "Unlabelled images as the method labels them for itself, against the truth, which it never sees.",
+        (labels, doubts),
+    ),
+    Chapter(
+        "attention",
+        "Where aggregation looks",
+        "A pseudo label is refined by similar images in the queue. The more a class attends to itself, the better.",
+        (attention,),
+    ),
+    Chapter(
+        "features",
+        "How classes come apart",
+        "Images that the network takes for alike lie close together. Mixed groups are the classes it confuses.",
+        (embedding,),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Illustration:
+    """A figure as it stands in the page."""
+
+    anchor: str
+    title: str
+    caption: str
+    svg: Markup
+    width: float
+    """Natural width in points."""
+
+    @property
+    def half(self) -> bool:
+        """Whether two may share a row."""
+        return self.width < HALF
+
+
+@dataclass
+class Told:
+    """A chapter that was made."""
+
+    chapter: Chapter
+    illustrations: list[Illustration] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Why something is missing."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A finished run whose model was tried on the test images."""
+
+    name: str
+    classes: list[ClassResult]
+    accepted: list[Accepted]
+
+
+@dataclass
+class Tables:
+    """What is told in tables rather than figures."""
+
+    judged: list[Judged] = field(default_factory=list)
+    paired: list[Paired] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Why something is missing."""
+
+    def by_confidence(self) -> list[tuple[float, list[Accepted | None]]]:
+        """A row for each threshold: what every run accepts, None where it accepts nothing."""
+        found = [{row.threshold: row for row in judged.accepted} for judged in self.judged]
+        return [(threshold, [rows.get(threshold) for rows in found]) for threshold in THRESHOLDS]
+
+
+def silent(_: str) -> None:
+    """Tell nobody."""
+
+
+def page(runs: Sequence[RunRecord], *, tell: Tell = silent, quick: bool = False, refresh: int | None = None) -> str:
+    """The page as HTML. `quick` leaves out what needs networks to be run; `refresh` is the seconds to its reload."""
+    chapters = [told for chapter in CHAPTERS if (told := tell_chapter(chapter, runs, tell, quick))]
+    views = [view(run) for run in runs]
+    environment = Environment(loader=PackageLoader("aggmatch.analysis"), autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.filters |= {"duration": duration, "plural": plural, "unbroken": unbroken}
+    script = read_template(environment, "report.js")
+    return environment.get_template("report.html").render(
+        title=title(runs),
+        verdict=verdict(runs[0]) if len(runs) == 1 else verdict_of_several(runs),
+        runs=views,
+        network=" and ".join(sorted({each.now.network for each in views})),
+        finished=all(each.now.finished for each in views),
+        groups=groups(runs),
+        concerns=collect_concerns(runs),
+        chapters=chapters,
+        tables=Tables() if quick else make_tables(runs, tell),
+        class_tables=list(class_tables(runs)) if len(runs) > 1 else [],
+        differences=configuration.difference_rows(first_folds(runs)),
+        difference_names=[run.name for run in first_folds(runs)],
+        quick=quick,
+        refresh=refresh,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        version=__version__,
+        style=Markup(read_template(environment, "report.css")),
+        script=Markup(script),
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def read_template(environment: Environment, name: str) -> str:
+    """The text of a file beside the template, as it is."""
+    assert environment.loader
+    return environment.loader.get_source(environment, name)[0]
+
+
+# Words and figures of the runs ------------------------------------------------------------------------------------
+
+
+def title(runs: Sequence[RunRecord]) -> str:
+    """What the page is about."""
+    if len(runs) == 1:
+        return f"{runs[0].method} on {runs[0].condition}"
+    if len(conditions(runs)) == 1:
+        return f"{len(runs)} runs on {runs[0].condition}"
+    return f"{len(runs)} runs on {', '.join(dict.fromkeys(run.settings.data.name for run in runs))}"
+
+
+@dataclass(frozen=True)
+class View:
+    """A run as the template shows it."""
+
+    name: str
+    path: str
+    method: str
+    fold: int
+    seed: int
+    color: str
+    now: Standing
+    summary: dict[str, Any]
+    departures: list[configuration.Row]
+    settings: list[configuration.Row]
+    command: str
+
+
+def view(run: RunRecord) -> View:
+    """Everything about one run that stands in tables and lists."""
+    settings = configuration.setting_rows(run)
+    return View(
+        name=run.name,
+        path=str(run.path),
+        method=run.method,
+        fold=run.fold,
+        seed=run.settings.train.seed,
+        color=method_color(run.method),
+        now=standing(run),
+        summary=run.summary or {},
+        departures=[row for row in settings if row.departs],
+        settings=settings,
+        command=configuration.command(run),
+    )
+
+
+def groups(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
+    """Mean ± deviation of runs that differ in nothing but fold and seed, where there are several of a kind."""
+    kinds = [(name, accuracies(group)) for part in conditions(runs).values() for name, group in grouped(part).items()]
+    measured = [(name, mean_and_spread(values)) for name, values in kinds if values]
+    return measured if any(len(values) > 1 for _, values in kinds) else []
+
+
+def collect_concerns(runs: Sequence[RunRecord]) -> list[tuple[Concern, list[str]]]:
+    """What is off, with the names of the runs that share it; none for a single run or all together."""
+    found: dict[Concern, list[str]] = {concern: [] for concern in concerns_of_several(runs)}
+    for run in runs:
+        for concern in concerns(run):
+            found.setdefault(concern, []).append(run.name)
+    return [(concern, names if len(runs) > 1 else []) for concern, names in found.items()]
+
+
+def duration(seconds: float | None) -> str:
+    """A time as a person reads it."""
+    if seconds is None:
+        return "–"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def unbroken(text: str) -> str:
+    """The same text, in which a percent sign stays with its number."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+# Tables -----------------------------------------------------------------------------------------------------------
+
+
+def make_tables(runs: Sequence[RunRecord], tell: Tell) -> Tables:
+    """Classes, confidences and pairs of finished runs, one run of each kind."""
+    tables, started = Tables(), monotonic()
+    finished = [run for run in first_folds(runs) if run.summary]
+    try:
+        tables.judged = [Judged(run.name, class_results(run), accepted(tried(run))) for run in finished]
+        for part in conditions(finished).values():
+            best, *others = sorted(part, key=lambda run: -(standing(run).accuracy or 0))
+            tables.paired += [paired(best, other) for other in others]
+    except AggMatchError as error:
+        tables.notes.append(str(error))
+    if finished:
+        tell(f"tables: {monotonic() - started:.1f} s")
+    return tables
+
+
+@dataclass(frozen=True)
+class ClassTable:
+    """Accuracy by class of groups of runs under one condition."""
+
+    condition: str
+    names: list[str]
+    rows: list[tuple[str, list[float]]]
+
+
+def class_tables(runs: Sequence[RunRecord]) -> Iterator[ClassTable]:
+    """Accuracies of the classes side by side, means over the runs of a kind, a table a condition."""
+    for condition, part in conditions([run for run in runs if run.summary]).items():
+        kinds = grouped(part)
+        by_kind = [[run.summary["class_accuracy"] for run in group if run.summary] for group in kinds.values()]
+        rows = [
+            (name, [sum(each[name] for each in tables) / len(tables) for tables in by_kind]) for name in by_kind[0][0]
+        ]
+        yield ClassTable(condition, list(kinds), rows)
+
+
+# Figures ----------------------------------------------------------------------------------------------------------
+
+
+def tell_chapter(chapter: Chapter, runs: Sequence[RunRecord], tell: Tell, quick: bool) -> Told | None:
+    """The figures of a chapter; None where there is nothing to tell."""
+    told = Told(chapter)
+    if quick and not chapter.quick:
+        return None
+    for module in chapter.analyses:
+        started = monotonic()
+        try:
+            for panel in module.panels(runs):
+                if len(runs) == 1 and panel.name.startswith("class-accuracy"):
+                    continue  # the table of classes says it
+                told.illustrations.append(illustrate(panel, f"{chapter.anchor}-{len(told.illustrations) + 1}"))
+        except AggMatchError as error:
+            told.notes.append(str(error))
+        tell(f"{module.__name__.rpartition('.')[2]}: {monotonic() - started:.1f} s")
+    return told if told.illustrations or told.notes else None
+
+
+def illustrate(panel: Panel, anchor: str) -> Illustration:
+    """A panel as an element of the page; all its ids start with the anchor."""
+    width = 72 * float(panel.figure.get_figwidth())
+    return Illustration(anchor, panel.title, panel.caption, Markup(svg(replace(panel, name=anchor))), width)

@@ -1,0 +1,24 @@
+for (const table of document.querySelectorAll("table.sortable")) {
+  const body = table.tBodies[0];
+  table.querySelectorAll("thead th").forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const descending = head.getAttribute("aria-sort") !== "descending";
+      const value = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
+      const order = (a, b) => value(a).localeCompare(value(b), undefined, { numeric: true });
+      const rows = [...body.rows].sort((a, b) => {
+        const [x, y] = [Number(value(a)), Number(value(b))];
+        return Number.isNaN(x) || Number.isNaN(y) ? order(a, b) : x - y;
+      });
+      table.querySelectorAll("[aria-sort]").forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", descending ? "descending" : "ascending");
+      body.append(...(descending ? rows.reverse() : rows));
+    });
+  });
+}
+window.addEventListener("beforeprint", () => {
+  for (const details of document.querySelectorAll("details")) details.open = true;
+});

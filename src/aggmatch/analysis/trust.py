@@ -1,0 +1,112 @@
+"""How far the predictions of trained models can be trusted: by class, by confidence, and one model against another."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from scipy.stats import binomtest
+
+from aggmatch.analysis.runs import RunRecord
+from aggmatch.analysis.verdict import Interval, wilson
+from aggmatch.evaluation import Evaluation
+
+THRESHOLDS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
+"""Least confidences with which predictions might be accepted."""
+
+
+@lru_cache(maxsize=16)
+def tried(run: RunRecord) -> Evaluation:
+    """Predictions of a finished run's model on the test images."""
+    return run.model().evaluate(run.data())
+
+
+@dataclass(frozen=True)
+class Share:
+    """A number of right ones among images."""
+
+    right: int
+    images: int
+
+    @property
+    def percent(self) -> float:
+        """The share in percent."""
+        return 100 * self.right / self.images
+
+    @property
+    def interval(self) -> Interval:
+        """Its 95 % interval."""
+        return wilson(self.right, self.images)
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """How well one class is recognised."""
+
+    name: str
+    labels: int
+    """Labelled training images that were given as this class."""
+    share: Share | None
+    """Right ones among its test images; None where it has none."""
+    rival: str
+    """The class that its images are most often taken for; empty where there is no mistake."""
+    mistaken: int
+    """How many are taken for that."""
+
+
+def class_results(run: RunRecord) -> list[ClassResult]:
+    """Every class of a finished run, in order."""
+    classes, confusion = run.data().classes, tried(run).confusion
+    given = run.split().labels.bincount(minlength=len(classes)).tolist()
+    results = []
+    for number, (name, counts) in enumerate(zip(classes, confusion, strict=True)):
+        wrong = counts.clone()
+        wrong[number] = 0
+        mistaken, images = int(wrong.max()), int(counts.sum())
+        share = Share(int(counts[number]), images) if images else None
+        rival = classes[int(wrong.argmax())] if mistaken else ""
+        results.append(ClassResult(name, given[number], share, rival, mistaken))
+    return results
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What remains of the test images where predictions below a confidence are set aside."""
+
+    threshold: float
+    kept: Share
+    """Accepted ones among all test images."""
+    share: Share
+    """Right ones among the accepted."""
+
+
+def accepted(result: Evaluation, thresholds: Sequence[float] = THRESHOLDS) -> list[Accepted]:
+    """Accuracy among the predictions of at least each confidence; thresholds that nothing reaches are left out."""
+    confidence, right = result.probs.amax(1), result.predicted == result.labels
+    rows = []
+    for threshold in thresholds:
+        kept = confidence >= threshold
+        if count := int(kept.sum()):
+            rows.append(Accepted(threshold, Share(count, len(kept)), Share(int(right[kept].sum()), count)))
+    return rows
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Two models on the same test images."""
+
+    first: str
+    second: str
+    only_first: int
+    """Images that only the first has right."""
+    only_second: int
+    chance: float
+    """Probability of a difference at least as large if both were equally good: the exact sign test of McNemar."""
+
+
+def paired(first: RunRecord, second: RunRecord) -> Paired:
+    """Compare two finished runs on one data set, image by image."""
+    ours, theirs = (each.predicted == each.labels for each in (tried(first), tried(second)))
+    only_first, only_second = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
+    differ = only_first + only_second
+    chance = float(binomtest(only_first, differ).pvalue) if differ else 1.0
+    return Paired(first.name, second.name, only_first, only_second, chance)

@@ -1,0 +1,131 @@
+"""Commands that look at runs: figures, explain, report."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from aggmatch.analysis import ANALYSES
+from aggmatch.cli.app import DataDir, Device, Download, Quiet, app, gather
+from aggmatch.config import Layer
+from aggmatch.errors import AggMatchError
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.", show_default=False)]
+
+
+@app.command()
+def figures(
+    runs: Runs,
+    out: Annotated[Path, typer.Option(help="Folder of the files.")] = Path("figures"),
+    format_: Annotated[Literal["svg", "png", "pdf"], typer.Option("--format", help="Kind of file.")] = "svg",
+    only: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help=f"Of {', '.join(ANALYSES)}.", show_default="all")
+    ] = None,
+    data_dir: DataDir = None,
+    download: Download = False,
+    device: Device = None,
+) -> None:
+    """Draw what the runs went through: accuracy, pseudo labels, mistakes, attention, features."""
+    from aggmatch import analysis
+    from aggmatch.analysis.panel import file_bytes
+    from aggmatch.analysis.runs import read_runs
+    from aggmatch.console import stdout
+    from aggmatch.files import write_atomically
+
+    names = [name.strip() for name in only.split(",")] if only else ANALYSES
+    records = read_runs(runs, gather(None, None, data_dir=data_dir, device=device), download=download)
+    captions = []
+    for panel in analysis.panels(records, names):
+        path = make_folder(out) / f"{panel.name}.{format_}"
+        write_atomically(path, file_bytes(panel, format_))
+        captions.append(f"## {path.name}\n\n**{panel.title}.** {panel.caption}\n")
+        stdout.print(str(path), highlight=False, soft_wrap=True)
+    if not captions:
+        raise AggMatchError(f"These runs hold nothing to draw for: {', '.join(names)}. docs/analysis.md says what each needs.")
+    write_atomically(out / "captions.md", "\n".join(captions).encode())
+    stdout.print(str(out / "captions.md"), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def explain(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an AggMatch run.", show_default=False)],
+    index: Annotated[
+        list[int], typer.Argument(metavar="INDEX", help="Positions of training images.", show_default=False)
+    ],
+    snapshot: Annotated[int | None, typer.Option(metavar="STEP", help="Snapshot.", show_default="the last")] = None,
+    top: Annotated[int, typer.Option(help="Queue entries shown, those with most weight.", min=1)] = 8,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture: .png, .svg or .pdf.")] = None,
+    data_dir: DataDir = None,
+    download: Download = False,
+    device: Device = None,
+) -> None:
+    """Why this label? Show the queue entries that made the pseudo label of a training image, and the votes."""
+    kind = out.suffix.removeprefix(".") if out else ""
+    if out and kind not in ("png", "svg", "pdf"):
+        raise AggMatchError(f"--out must end in .png, .svg or .pdf, got {out}.")
+
+    from aggmatch.analysis import explain as analysis
+    from aggmatch.analysis.panel import file_bytes
+    from aggmatch.analysis.runs import read_runs
+    from aggmatch.console import stdout
+    from aggmatch.files import write_atomically
+
+    (record,) = read_runs([run], gather(None, None, data_dir=data_dir, device=device), download=download)
+    explanations = analysis.explain_run(record, index, step=snapshot, top=top)
+    for explanation in explanations:
+        stdout.print(analysis.table(explanation, record.data()).rich())
+    if out:
+        make_folder(out.parent)
+        write_atomically(out, file_bytes(analysis.panel(record, explanations), kind))
+        stdout.print(str(out), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def report(
+    runs: Runs,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("report.html"),
+    watch: Annotated[bool, typer.Option("--watch", help="Rewrite it as the runs train, until they are done.")] = False,
+    data_dir: DataDir = None,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write one page on what training did and how far to trust it; several runs are compared."""
+    if out.is_dir():
+        raise AggMatchError(f"--out must name a file, got the folder {out}. For example: --out {out / 'report.html'}")
+    if device:
+        from aggmatch.training.state import choose_device
+
+        choose_device(device)  # a mistake ends it here; without networks to run nothing would notice
+    write_report(runs, out, gather(None, None, data_dir=data_dir, device=device), watch=watch, quiet=quiet)
+
+
+def write_report(runs: list[Path], out: Path, changes: list[Layer], *, watch: bool = False, quiet: bool) -> None:
+    """Write a report, telling on standard error what is being done, and say where it lies."""
+    from aggmatch.analysis.report import page
+    from aggmatch.analysis.runs import read_runs
+    from aggmatch.analysis.watch import watch as keep_writing
+    from aggmatch.console import stderr, stdout
+    from aggmatch.files import write_atomically
+
+    def tell(line: str) -> None:
+        if not quiet:
+            stderr.print(line, highlight=False, soft_wrap=True)
+
+    records = read_runs(runs, changes)
+    make_folder(out.parent)
+    if watch:
+        tell(f"Watching; open {out} in a browser. Ctrl-C stops.")
+        keep_writing(runs, out, changes=changes, tell=tell)
+    else:
+        write_atomically(out, page(records, tell=tell).encode())
+    if not quiet:
+        stdout.print(f"Report: {out}", highlight=False, soft_wrap=True)
+
+
+def make_folder(path: Path) -> Path:
+    """The folder, made if it is not there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AggMatchError(f"Cannot write to {path}: {error.strerror}. Choose another --out.") from None
+    return path

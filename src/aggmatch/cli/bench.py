@@ -1,0 +1,69 @@
+"""The command that measures: bench."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aggmatch.cli.app import Device, Quiet, Set, app, gather
+from aggmatch.errors import AggMatchError
+
+
+@app.command()
+def bench(
+    data: Annotated[str, typer.Argument(help="Whose recipe; its files are not needed.")] = "cifar10",
+    method: Annotated[str, typer.Option(metavar="NAME,...", help="Methods with commas, or all.")] = "aggmatch",
+    steps: Annotated[
+        int | None, typer.Option(help="Steps to time.", show_default="500 on CUDA, elsewhere what fits in 5 s")
+    ] = None,
+    stages: Annotated[bool, typer.Option("--stages/--no-stages", help="Time the parts of the step too.")] = True,
+    grow: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=V1,V2,...", help="Time the step as a setting grows; repeatable.")
+    ] = None,
+    aggregation: Annotated[
+        bool, typer.Option("--aggregation", help="Time AggMatch's aggregation alone instead, in the paper's shapes.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all figures here too.")] = None,
+    set_: Set = None,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure what a training step costs on this machine, and how far that is from the least it can cost."""
+    if steps is not None and steps < 1:
+        raise AggMatchError(f"--steps must be at least 1, got {steps}.")
+    if json is not None and not json.absolute().parent.is_dir():
+        raise AggMatchError(f"Cannot write {json}: there is no folder {json.parent}. Make it first.")
+    if json is not None and json.is_dir():
+        raise AggMatchError(
+            f"--json must name a file, got the folder {json}. For example: --json {json / 'bench.json'}"
+        )
+    layers = gather(None, set_, data=data, device=device)
+
+    from json import dumps
+
+    from aggmatch.console import stderr, stdout
+    from aggmatch.experiments.bench import report
+    from aggmatch.experiments.bench.timing import Effort
+    from aggmatch.files import write_atomically
+    from aggmatch.methods import known_methods
+    from aggmatch.training.state import choose_device
+
+    def tell(line: str) -> None:
+        if not quiet:
+            stderr.print(line, highlight=False, soft_wrap=True)
+
+    names = known_methods() if method == "all" else [name.strip() for name in method.split(",")]
+    plan = report.plan(names, layers, [report.Growth.parse(text) for text in grow or []])
+    effort = Effort(choose_device(plan.methods[names[0]].runtime.device), steps)
+    measured = (
+        report.measure_kernels(effort, tell)
+        if aggregation
+        else report.measure_steps(plan, effort, stages=stages, tell=tell)
+    )
+    if json is not None:
+        write_atomically(json, (dumps(measured, indent=2, ensure_ascii=False) + "\n").encode())
+    if not quiet:
+        for table in report.tables(measured):
+            stdout.print(table.rich())
+        if json is not None:
+            stdout.print(f"Also in {json}", highlight=False, soft_wrap=True)

@@ -1,0 +1,140 @@
+"""From a table of the paper to the runs that fill it."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from aggmatch.config import Layer
+from aggmatch.data import SOURCES, Archive, fetch
+from aggmatch.errors import AggMatchError
+from aggmatch.experiments.paper import Cell, PaperTable
+from aggmatch.experiments.results import Result, read_run
+from aggmatch.experiments.runs import PlannedRun, readable_name
+from aggmatch.training.settings import resolve
+
+NAMED = ("data.name", "data.labels", "method.name")
+"""Settings that have columns of their own wherever runs are listed."""
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell with its runs, one for each fold."""
+
+    cell: Cell
+    runs: tuple[PlannedRun, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A table, perhaps narrowed, with all the runs that it takes."""
+
+    table: PaperTable
+    cells: tuple[PlannedCell, ...]
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """Every run once, though several cells may show it."""
+        return list({run.path: run for planned in self.cells for run in planned.runs}.values())
+
+    def variant(self, run: PlannedRun) -> str:
+        """What sets a run apart from others of its method, data set and number of labels."""
+        cell = next(planned.cell for planned in self.cells if run.path in (own.path for own in planned.runs))
+        own = {key.split(".")[-1]: value for key, value in cell.settings.items() if key not in NAMED}
+        return " ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in own.items())
+
+
+def narrow(table: PaperTable, wanted: Mapping[str, Sequence[Any]]) -> PaperTable:
+    """The cells whose settings have one of the wanted values under each key."""
+    for key, values in wanted.items():
+        there = sorted({cell.settings[key] for cell in table.cells})
+        if absent := [value for value in values if value not in there]:
+            raise AggMatchError(
+                f"Table {table.name} has no cell with {key} {absent[0]}. It has {', '.join(map(str, there))}."
+            )
+    cells = [cell for cell in table.cells if all(cell.settings[key] in values for key, values in wanted.items())]
+    if not cells:
+        asked = " and ".join(f"{key} {', '.join(map(str, values))}" for key, values in wanted.items())
+        raise AggMatchError(f"Table {table.name} has no cell with {asked} at once. Leave one of them out.")
+    return replace(table, cells=tuple(cells))
+
+
+def plan(table: PaperTable, layers: Sequence[Layer], out: Path, folds: int | None = None) -> Plan:
+    """Settings and folders of every run of a table. All settings are checked before the first run starts.
+
+    `layers` change all cells alike; what sets the cells apart is refused there.
+    """
+    fixed = {"data.fold"}.union(*(cell.settings for cell in table.cells))
+    for layer in layers:
+        if taken := [key for key in layer.values if key in fixed]:
+            raise AggMatchError(
+                f"{taken[0]} cannot be set for table {table.name}, whose cells decide it (from {layer.source}). "
+                f"Choose cells with --methods, --data, --labels and --folds."
+            )
+    return Plan(
+        table,
+        tuple(
+            PlannedCell(cell, tuple(plan_run(table, cell, fold, layers, out) for fold in range(folds or table.folds)))
+            for cell in table.cells
+        ),
+    )
+
+
+def plan_run(table: PaperTable, cell: Cell, fold: int, layers: Sequence[Layer], out: Path) -> PlannedRun:
+    """One fold of a cell."""
+    values = {"train.steps": table.steps, **cell.settings, "data.fold": fold}
+    try:
+        settings = resolve([Layer(f"table {table.name}", values), *layers])
+    except AggMatchError as error:
+        raise AggMatchError(f"In table {table.name}, {cell.row}: {error}") from None
+    name = readable_name(settings)
+    return PlannedRun(settings, out / name, name)
+
+
+# Running ---------------------------------------------------------------------------------------------------------
+
+
+def require_data(runs: Sequence[PlannedRun], *, download: bool) -> None:
+    """Have the files of every data set that is still to be trained on, fetching them if asked to, or say which lack."""
+    missing = missing_files(runs)
+    if download:
+        for archives in missing.values():
+            for archive in archives:
+                fetch(archive, data_folder(runs))
+    elif missing:
+        size = sum(archive.size for archives in missing.values() for archive in archives) / 1e6
+        ways = [f"Add --download to fetch {size:.0f} MB", "name another folder with --data-dir"]
+        if others := sorted({run.settings.data.name for run in runs} - set(missing)):
+            ways.append(f"do without with --data {','.join(others)}")
+        raise AggMatchError(f"Nothing was started: {say_missing(runs)} {joined(ways, 'or')}.")
+
+
+def missing_files(runs: Sequence[PlannedRun]) -> dict[str, list[Archive]]:
+    """Data set → the files that it lacks, of those that are still to be trained on."""
+    needed = dict.fromkeys(run.settings.data.name for run in runs if not run.finished)
+    missing = {name: SOURCES[name].missing(data_folder(runs)) for name in needed}
+    return {name: archives for name, archives in missing.items() if archives}
+
+
+def say_missing(runs: Sequence[PlannedRun]) -> str:
+    """A sentence on the data sets that are not there; nothing if all are."""
+    if not (missing := missing_files(runs)):
+        return ""
+    return f"{joined(missing, 'and')} {'is' if len(missing) == 1 else 'are'} not in {data_folder(runs)}."
+
+
+def data_folder(runs: Sequence[PlannedRun]) -> Path:
+    """Where all runs of a plan look for their data."""
+    return Path(runs[0].settings.runtime.data_dir)
+
+
+def joined(words: Iterable[str], last: str) -> str:
+    """`a, b and c`."""
+    *others, final = words
+    return f"{', '.join(others)} {last} {final}" if others else final
+
+
+def collect(runs: Sequence[PlannedRun]) -> list[Result]:
+    """Results of the runs that were started."""
+    return [read_run(run.path) for run in runs if run.folder.holds_run]

@@ -1,0 +1,154 @@
+"""Runs as data: one line of JSON a run, to be kept when its folder is gone and made into tables later.
+
+A line holds the part of the configuration that decides the result, the curve, the result, what it ran on, and how far
+it went. Two lines with one configuration are the same run.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from aggmatch.errors import AggMatchError
+from aggmatch.files import write_atomically
+from aggmatch.inference import read_settings
+from aggmatch.training.folder import RunFolder
+from aggmatch.training.log import read_log
+
+EVALUATED = ("accuracy_average", "accuracy_online")
+PSEUDO = ("pseudo_precision", "pseudo_recall", "pseudo_coverage")
+ELSEWHERE = ("data", "labels", "fold", "seed", "method", "steps", "network", "hardware", "versions")
+"""What a summary repeats from the configuration, or the line holds beside the result."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is known of one run. An unfinished one has a curve, but neither result nor hardware nor versions yet."""
+
+    configuration: Mapping[str, Any]
+    steps: int
+    """Steps that the run had logged or finished."""
+    finished: bool
+    result: Mapping[str, Any] | None
+    """Accuracies at the last step, in all and by class, and what else the summary says of the run."""
+    curve: Sequence[Mapping[str, Any]]
+    """Each evaluation of both networks, with the pseudo-label values of the log step nearest to it."""
+    hardware: str | None
+    versions: Mapping[str, str] | None
+
+    @property
+    def key(self) -> str:
+        """The configuration as a text: equal exactly for the same run."""
+        return json.dumps(self.configuration, sort_keys=True)
+
+    def line(self) -> str:
+        """The run as a line of JSON."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+
+def read_run(path: Path) -> Result:
+    """The result of a run from its folder, finished or not."""
+    folder = RunFolder(path)
+    settings = read_settings(folder)
+    records = read_log(folder.metrics) if folder.metrics.exists() else []
+    summary = folder.read_json(folder.summary) if folder.summary.exists() else None
+    return Result(
+        configuration=settings.identity(),
+        steps=summary["steps"] if summary else max((record["step"] for record in records), default=0),
+        finished=summary is not None,
+        result={name: value for name, value in summary.items() if name not in ELSEWHERE} if summary else None,
+        curve=curve(records),
+        hardware=summary["hardware"] if summary else None,
+        versions=summary["versions"] if summary else None,
+    )
+
+
+def curve(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Evaluations among the records of a log, each with the values of the log step nearest to it."""
+    logged = [record for record in records if PSEUDO[0] in record]
+    points = []
+    for record in records:
+        if EVALUATED[0] in record:
+            source = record if PSEUDO[0] in record else nearest(logged, record["step"])
+            values = {name: record[name] for name in EVALUATED} | {name: source.get(name) for name in PSEUDO}
+            rounded = {name: round(value, 4) for name, value in values.items() if value is not None}
+            points.append({"step": record["step"], **rounded})
+    return points
+
+
+def nearest(records: Sequence[Mapping[str, Any]], step: int) -> Mapping[str, Any]:
+    """The record whose step is nearest to `step`, empty where there is none."""
+    return min(records, key=lambda record: abs(record["step"] - step), default={})
+
+
+def find_runs(places: Iterable[Path]) -> list[Path]:
+    """Folders of runs among the places: each is one, or has some below it."""
+    found: list[Path] = []
+    for place in places:
+        below = [place] if RunFolder(place).holds_run else sorted(path.parent for path in place.glob("**/config.json"))
+        if not below:
+            raise AggMatchError(f"{place} holds no run: there is no config.json in it or below it.")
+        found += below
+    return list(dict.fromkeys(found))
+
+
+# Files of lines --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Content of a file of results."""
+
+    results: Sequence[Result]
+    others: int
+    """Lines without a configuration, which older files hold: no run can be told from them."""
+
+
+def read_results(path: Path) -> Stored:
+    """Read a file of results."""
+    parsed = [parse(line, path, number) for number, line in lines(path)]
+    results = [result for result in parsed if result is not None]
+    return Stored(results, len(parsed) - len(results))
+
+
+def add_results(path: Path, results: Sequence[Result]) -> int:
+    """Append runs to a file, in place of its lines of the same runs; returns how many were there before.
+
+    All other lines stay as they are, those that cannot be understood included.
+    """
+    new = {result.key: result.line() for result in results}
+    kept, replaced = [], 0
+    for number, line in lines(path) if path.exists() else []:
+        before = parse(line, path, number)
+        if before is not None and before.key in new:
+            replaced += 1
+        else:
+            kept.append(line)
+    write_atomically(path, ("\n".join([*kept, *new.values()]) + "\n").encode())
+    return replaced
+
+
+def lines(path: Path) -> list[tuple[int, str]]:
+    """Lines of a file that are not blank, with their numbers."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise AggMatchError(f"Cannot read {path}: {error}.") from None
+    return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def parse(line: str, path: Path, number: int) -> Result | None:
+    """The run that a line describes; none for a line without a configuration."""
+    try:
+        values = json.loads(line)
+    except json.JSONDecodeError:
+        raise AggMatchError(f"Cannot read {path}: line {number} is not JSON.") from None
+    if not isinstance(values, dict) or not isinstance(values.get("configuration"), dict):
+        return None
+    names = [field.name for field in fields(Result)]
+    if missing := [name for name in names if name not in values]:
+        raise AggMatchError(f"Cannot read {path}: line {number} lacks {', '.join(missing)}.")
+    return Result(**{name: values[name] for name in names})

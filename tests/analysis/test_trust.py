@@ -1,0 +1,63 @@
+import pytest
+import torch
+from scipy.stats import binom
+from tests.analysis.folders import write_folder
+
+from aggmatch.analysis import trust
+from aggmatch.analysis.runs import read_runs
+from aggmatch.analysis.trust import Share, accepted, class_results, paired
+from aggmatch.evaluation import Evaluation
+
+
+def certain(predicted: torch.Tensor, labels: torch.Tensor, confidence: float = 1.0) -> Evaluation:
+    """An evaluation that predicts the given classes, all with one confidence."""
+    probs = torch.full((len(labels), 10), (1 - confidence) / 9)
+    probs[torch.arange(len(labels)), predicted] = confidence
+    return Evaluation(probs, labels)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return read_runs([write_folder(tmp_path / name, [], {}, method=name) for name in ("fixmatch", "supervised")])
+
+
+def test_classes_are_told_with_their_labels_and_what_they_are_taken_for(runs, monkeypatch):
+    labels = torch.tensor([0, 0, 0, 0, 1, 2])
+    predicted = torch.tensor([0, 7, 7, 5, 1, 2])
+    monkeypatch.setattr(trust, "tried", lambda run: certain(predicted, labels))
+    zero, one, *_, nine = class_results(runs[0])
+    assert (zero.name, zero.labels, zero.share, zero.rival, zero.mistaken) == ("0", 4, Share(1, 4), "7", 2)
+    assert (one.share, one.rival, one.mistaken) == (Share(1, 1), "", 0)
+    assert nine.share is None
+
+
+def test_accuracy_among_accepted_predictions_is_counted_by_hand():
+    labels = torch.tensor([0, 1, 2, 3])
+    probs = torch.zeros(4, 10)
+    probs[torch.arange(4), torch.tensor([0, 1, 5, 5])] = torch.tensor([0.99, 0.9, 0.9, 0.4])
+    rows = accepted(Evaluation(probs, labels), (0.0, 0.9, 0.95, 0.999))
+    assert [(row.threshold, row.kept, row.share) for row in rows] == [
+        (0.0, Share(4, 4), Share(2, 4)),
+        (0.9, Share(3, 4), Share(2, 3)),
+        (0.95, Share(1, 4), Share(1, 1)),
+    ]
+
+
+def test_two_models_are_compared_image_by_image(runs, monkeypatch):
+    labels = torch.zeros(20, dtype=torch.long)
+    first, second = labels.clone(), labels.clone()
+    first[:2] = 1  # wrong where only the second is right
+    second[2:10] = 1
+    first[15:], second[15:] = 1, 1
+    answers = {"fixmatch": certain(first, labels), "supervised": certain(second, labels)}
+    monkeypatch.setattr(trust, "tried", lambda run: answers[run.method])
+    found = paired(*runs)
+    assert (found.first, found.second) == ("fixmatch fold 0", "supervised fold 0")
+    assert (found.only_first, found.only_second) == (8, 2)
+    assert found.chance == pytest.approx(2 * binom.cdf(2, 10, 0.5))
+
+
+def test_models_that_agree_differ_by_chance_alone(runs, monkeypatch):
+    labels = torch.zeros(5, dtype=torch.long)
+    monkeypatch.setattr(trust, "tried", lambda run: certain(labels, labels))
+    assert paired(*runs).chance == 1

@@ -1,0 +1,91 @@
+"""A table small enough to be trained in a test, and what trains it."""
+
+import json
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from aggmatch.config import Layer
+from aggmatch.experiments import reproduce
+from aggmatch.experiments.paper import PaperTable, grid, method, on
+from aggmatch.experiments.reproduce import Plan
+
+QUICK = {
+    "model.name": "small-4",
+    "train.batch": 10,
+    "train.unlabeled_ratio": 2,
+    "train.log_every": 2,
+    "train.evaluate_every": 2,
+    "runtime.checkpoint_every": 2,
+}
+WORDS = [word for key, value in QUICK.items() for word in ("--set", f"{key}={value}")]
+
+
+@pytest.fixture
+def tiny() -> PaperTable:
+    """Two methods by two numbers of labels, two folds of four steps."""
+    return PaperTable(
+        "tiny",
+        "Digits",
+        grid(
+            {"10 labels": on("digits", 10), "20 labels": on("digits", 20)},
+            {
+                "Labels only": (method("supervised"), "60.00±1.50 –"),
+                "FixMatch": (method("fixmatch"), "70.00 71.50±2.00"),
+            },
+        ),
+        folds=2,
+        steps=4,
+    )
+
+
+@pytest.fixture
+def plan(tiny: PaperTable, tmp_path: Path):
+    """Plans runs of the tiny table, or of another one, in the test's folder."""
+
+    def make(table: PaperTable = tiny, folds: int | None = None, **changes: object) -> Plan:
+        values = QUICK | {key.replace("__", "."): value for key, value in changes.items()}
+        return reproduce.plan(table, [Layer("the test", values)], tmp_path / "runs", folds)
+
+    return make
+
+
+@pytest.fixture
+def follow():
+    """Trains a run and remembers its title."""
+
+    def train(run, title: str) -> None:
+        train.titles.append(title)  # type: ignore[attr-defined]
+        deque(run.train(), maxlen=0)
+
+    train.titles = []  # type: ignore[attr-defined]
+    return train
+
+
+@pytest.fixture
+def words() -> list[str]:
+    """Words of the command line that make a run quick."""
+    return WORDS
+
+
+@pytest.fixture
+def pretend():
+    """Makes a folder that looks like a run which was trained to its end, or up to a step."""
+
+    def make(planned, accuracy: float, step: int | None = None) -> None:
+        folder, train = planned.folder, planned.settings.train
+        folder.path.mkdir(parents=True)
+        folder.write_json(folder.config, planned.settings.to_dict())
+        done = train.steps if step is None else step
+        evaluation = {"accuracy_average": accuracy, "accuracy_online": accuracy - 1}
+        records = [{"step": 2, "seconds": 3.0, "loss": 1.0}, {"step": done, "seconds": 7.0, "loss": 1.0} | evaluation]
+        folder.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+        folder.checkpoints.mkdir()
+        (folder.checkpoints / f"step-{done:08d}-{'0' * 16}.safetensors").touch()
+        if step is None:
+            by_class = {str(digit): accuracy + digit for digit in range(10)}
+            facts = {"steps": done, "accuracy": accuracy, "class_accuracy": by_class, "seconds": 7.0}
+            folder.write_json(folder.summary, facts | {"hardware": "a CPU", "versions": {"aggmatch": "0.1.0"}})
+
+    return make

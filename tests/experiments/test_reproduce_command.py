@@ -1,0 +1,188 @@
+"""The commands reproduce and results, from their words to what they print."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+import aggmatch
+from aggmatch import cli, console
+from aggmatch.experiments import outlook, paper
+from aggmatch.experiments.children import AtOnce
+from aggmatch.training.state import TrainState
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path, tiny, words):
+    """Runs the command line in an empty folder that knows the tiny table; returns exit code and what was printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console.stdout, "width", 200)
+    monkeypatch.setattr(paper, "TABLES", paper.TABLES | {"tiny": tiny})
+    monkeypatch.setenv("PYTHONPATH", str(Path(aggmatch.__file__).parents[1]))
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        quick = words if arguments[:2] == ("reproduce", "tiny") else []
+        monkeypatch.setattr(sys, "argv", ["aggmatch", *arguments, *quick])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_a_table_is_trained_printed_and_written_and_the_same_words_train_nothing(run, tmp_path):
+    code, out, err = run("reproduce", "tiny", "--methods", "supervised", "--labels", "10")
+    assert (code, err) == (0, "")
+    assert out.count("step 4/4") == 2
+    folders = sorted(path.name for path in (tmp_path / "runs/reproduce").iterdir() if path.is_dir())
+    assert [name[:-7] for name in folders] == ["digits-10-supervised-fold0", "digits-10-supervised-fold1"]
+    accuracies = [json.loads(path.read_text())["accuracy"] for path in tmp_path.glob("runs/reproduce/*/summary.json")]
+    assert f"{sum(accuracies) / 2:.2f} ± " in out
+    assert "60.00 ± 1.50" in out
+    assert "FixMatch" not in out
+    assert sorted(path.suffix for path in (tmp_path / "runs/reproduce").glob("tiny.*")) == [
+        ".csv",
+        ".json",
+        ".md",
+        ".tex",
+    ]
+    again = run("reproduce", "tiny", "--methods", "supervised", "--labels", "10")
+    assert "step" not in again[1].split("tiny: Digits")[0]
+    assert out.endswith(again[1])
+
+
+def test_runs_at_once_print_what_they_do(run):
+    code, out, err = run("reproduce", "tiny", "--methods", "supervised", "--labels", "10", "--at-once", "2")
+    assert (code, err) == (0, "")
+    lines = out.split("tiny: Digits")[0].splitlines()
+    assert sum(line.endswith("  started") for line in lines) == 2
+    assert sum(line.endswith("  finished") for line in lines) == 2
+    assert any("step 4/4" in line and "accuracy" in line for line in lines)
+
+
+def test_a_dry_run_lists_the_runs_and_leaves_nothing_behind(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(outlook, "measure", lambda settings: outlook.Pace(60.0, "a test"))
+    code, out, err = run("reproduce", "tiny", "--folds", "1", "--steps", "5", "--dry-run")
+    assert code == 0
+    assert out.count("missing") == 4
+    assert "4 of 4 runs to train, 20 steps." in out
+    assert "About 20 min one after the other" in out
+    assert "Measuring a step of fixmatch with small-4" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_is_made_from_stored_results_without_the_runs(run, tmp_path, plan, pretend):
+    made = plan()
+    for fold_run in made.runs[:2]:
+        pretend(fold_run, 61.0)
+    code, out, _ = run("results", "runs", "--out", "kept.jsonl")
+    assert (code, out) == (0, "Wrote 2 runs to kept.jsonl, 0 of them in place of earlier lines.\n")
+    assert run("results", "runs", "--out", "kept.jsonl")[1].startswith("Wrote 2 runs to kept.jsonl, 2 of them in place")
+    for path in sorted((tmp_path / "runs").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    code, out, err = run("reproduce", "tiny", "--results", "kept.jsonl")
+    assert code == 0
+    assert "61.00 ± 0.00" in out
+    assert err == "2 of 2 stored runs are in this table.\n"
+    assert list((tmp_path / "runs").iterdir()) == []
+    assert run("reproduce", "tiny", "--results", "kept.jsonl", "--steps", "3")[2].startswith("0 of 2")
+    assert run("reproduce", "tiny", "--results", "kept.jsonl", "--out", "here")[0] == 0
+    assert (tmp_path / "here/tiny.md").exists()
+
+
+def test_lines_of_an_older_form_are_left_out_and_counted(run, tmp_path, plan, pretend):
+    pretend(plan(optim__lr=0.5).runs[0], 61.0)
+    (tmp_path / "kept.jsonl").write_text('{"accuracy": 1}\n{"accuracy": 2}\n')
+    assert run("results", "runs", "--out", "kept.jsonl")[0] == 0
+    code, _, err = run("reproduce", "tiny", "--results", "kept.jsonl")
+    assert code == 0
+    assert err.splitlines() == [
+        "kept.jsonl: 2 lines without a configuration were left out.",
+        "Left out: supervised on digits, 10 labels, fold 0, because optim.lr is 0.5, not 0.03.",
+        "0 of 1 stored runs are in this table.",
+    ]
+
+
+def test_unfinished_runs_are_counted_when_they_are_kept(run, plan, pretend):
+    made = plan()
+    pretend(made.runs[0], 61.0, step=3)
+    assert run("results", "runs", "--out", "kept.jsonl")[1].endswith("earlier lines; 1 not finished yet.\n")
+
+
+def test_a_run_that_fails_is_reported_and_the_table_shows_the_others(run, monkeypatch):
+    step = TrainState.step
+
+    def failing(state):
+        step(state)
+        if state.settings.data.fold == 1:
+            values = {name: state.step_counter * float("nan") for name in state.meters.names}
+            state.meters.add(values, state.step_counter)
+
+    monkeypatch.setattr(TrainState, "step", failing)
+    code, out, err = run("reproduce", "tiny", "--methods", "supervised", "--labels", "10")
+    assert code == 2
+    assert "† 1 fold of 4 steps" in out
+    first, last = err.splitlines()
+    assert "fold1" in first
+    assert "failed: Training stopped: loss_labeled is not finite" in first
+    assert last == "Error: 1 of 2 runs failed, see above. The same command tries them again."
+
+
+def test_a_signal_ends_it_and_says_how_to_go_on(run, monkeypatch):
+    step = TrainState.step
+
+    def interrupted(state):
+        step(state)
+        if state.steps_done == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(TrainState, "step", interrupted)
+    code, _, err = run("reproduce", "tiny", "--labels", "10")
+    assert code == 128 + signal.SIGINT
+    assert err == "Stopped and saved at step 2. Continue: the same command\n"
+
+
+def test_a_signal_to_runs_at_once_ends_the_command_without_a_table(run, monkeypatch):
+    def stopped(training):
+        training.stopped_by = signal.SIGTERM
+        yield from ()
+
+    monkeypatch.setattr(AtOnce, "train", stopped)
+    code, out, err = run("reproduce", "tiny", "--at-once", "2")
+    assert (code, out) == (128 + signal.SIGTERM, "")
+    assert err == "Stopped and saved. Continue: the same command\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["reproduce", "mian"], "Unknown table 'mian'. Did you mean 'main'?"),
+        (["reproduce", "main", "--methods", "mixup"], "Table main has no cell with method.name mixup. It has aggmatch"),
+        (["reproduce", "main", "--labels", "four"], "--labels takes whole numbers with commas, got 'four'."),
+        (["reproduce", "main", "--data", "cifar100", "--labels", "40"], "at once. Leave one of them out."),
+        (["reproduce", "main", "--set", "data.labels=10"], "data.labels cannot be set for table main"),
+        (["reproduce", "queue", "--steps", "0"], "train.steps must be at least 1, got 0 (from --steps 0)."),
+        (["reproduce", "noise"], "Nothing was started: cifar10 and svhn are not in data. Add --download to fetch"),
+        (["reproduce", "main", "--results", "nowhere.jsonl"], "Cannot read nowhere.jsonl: No such file or directory."),
+        (["results", "nowhere", "--out", "kept.jsonl"], "nowhere holds no run"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_two(run, tmp_path, words, message):
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_help_names_every_table(run):
+    _, out, _ = run("reproduce", "--help")
+    assert all(name in out for name in paper.TABLES if name != "tiny")

@@ -1,0 +1,129 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from aggmatch.errors import AggMatchError
+from aggmatch.experiments.results import add_results, curve, find_runs, read_results, read_run
+
+STORED = Path(__file__).parents[2] / "results"
+
+
+def evaluated(step, accuracy, **more):
+    return {"step": step, "accuracy_average": accuracy, "accuracy_online": accuracy - 1, "loss": 1.0} | more
+
+
+def logged(step, precision):
+    return {"step": step, "pseudo_precision": precision, "pseudo_recall": 0.2, "pseudo_coverage": 0.3, "loss": 1.0}
+
+
+def test_a_trained_run_becomes_a_line_with_all_that_its_result_needs(plan, follow):
+    run = plan().runs[4]
+    run.complete(follow)
+    result = read_run(run.path)
+    summary = run.folder.read_json(run.folder.summary)
+    assert result.configuration == run.settings.identity()
+    assert (result.steps, result.finished) == (4, True)
+    assert result.result is not None
+    assert result.result["accuracy"] == summary["accuracy"]
+    assert result.result["class_accuracy"] == summary["class_accuracy"]
+    assert (result.hardware, result.versions) == (summary["hardware"], summary["versions"])
+    assert [point["step"] for point in result.curve] == [2, 4]
+    assert result.curve[-1]["accuracy_average"] == round(summary["accuracy_average"], 4)
+    assert {"pseudo_precision", "pseudo_recall", "pseudo_coverage"} <= set(result.curve[-1])
+    assert "runtime" not in json.loads(result.line())["configuration"]
+
+
+def test_an_unfinished_run_has_a_curve_and_no_result(plan, pretend):
+    run = plan().runs[0]
+    pretend(run, 50.0, step=3)
+    result = read_run(run.path)
+    assert (result.steps, result.finished, result.result, result.hardware) == (3, False, None, None)
+    assert list(result.curve) == [{"step": 3, "accuracy_average": 50.0, "accuracy_online": 49.0}]
+
+
+def test_a_run_that_has_only_begun_is_at_step_zero(plan, pretend):
+    run = plan().runs[0]
+    pretend(run, 50.0, step=3)
+    run.folder.metrics.unlink()
+    assert (read_run(run.path).steps, read_run(run.path).curve) == (0, [])
+
+
+def test_an_evaluation_takes_pseudo_label_values_of_its_own_step_or_the_nearest():
+    records = [logged(10, 0.1), evaluated(18, 50.0), logged(20, 0.2), evaluated(30, 60.0) | logged(30, 0.3)]
+    assert curve(records) == [
+        {"step": 18, "accuracy_average": 50.0, "accuracy_online": 49.0, "pseudo_precision": 0.2}
+        | {"pseudo_recall": 0.2, "pseudo_coverage": 0.3},
+        {"step": 30, "accuracy_average": 60.0, "accuracy_online": 59.0, "pseudo_precision": 0.3}
+        | {"pseudo_recall": 0.2, "pseudo_coverage": 0.3},
+    ]
+
+
+def test_lines_are_read_as_they_were_written(plan, pretend, tmp_path):
+    made = plan()
+    pretend(made.runs[0], 50.0)
+    pretend(made.runs[1], 40.0, step=3)
+    results = [read_run(run.path) for run in made.runs[:2]]
+    assert add_results(tmp_path / "r.jsonl", results) == 0
+    assert read_results(tmp_path / "r.jsonl").results == results
+
+
+def test_a_run_replaces_its_earlier_line_and_leaves_the_others_as_they_are(plan, pretend, tmp_path):
+    made, path = plan(), tmp_path / "r.jsonl"
+    pretend(made.runs[0], 50.0)
+    first = read_run(made.runs[0].path)
+    odd = json.dumps({"method": "fixmatch", "accuracy": 43.28})
+    path.write_text(f"{odd}\n\n{first.line()}\n")
+    pretend(made.runs[1], 40.0)
+    summary = made.runs[0].folder.read_json(made.runs[0].folder.summary)
+    made.runs[0].folder.write_json(made.runs[0].folder.summary, summary | {"accuracy": 55.0})
+    assert add_results(path, [read_run(run.path) for run in made.runs[:2]]) == 1
+    assert path.read_text().splitlines()[0] == odd
+    stored = read_results(path)
+    assert [result.result["accuracy"] for result in stored.results if result.result] == [55.0, 40.0]
+    assert stored.others == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"configuration": ', "line 1 is not JSON"),
+        (
+            '{"configuration": {}, "steps": 1, "finished": true, "result": null}',
+            "line 1 lacks curve, hardware, version",
+        ),
+    ],
+)
+def test_a_damaged_file_is_named_and_left_alone(tmp_path, content, message):
+    path = tmp_path / "r.jsonl"
+    path.write_text(content)
+    for attempt in (lambda: read_results(path), lambda: add_results(path, [])):
+        with pytest.raises(AggMatchError, match=f"Cannot read .*r.jsonl: {message}"):
+            attempt()
+    assert path.read_text() == content
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(AggMatchError, match="Cannot read .*nowhere.jsonl: No such file or directory."):
+        read_results(tmp_path / "nowhere.jsonl")
+
+
+def test_runs_are_found_by_their_folder_or_a_folder_above_it(plan, pretend, tmp_path):
+    runs = plan().runs[:3]
+    for run in runs:
+        pretend(run, 50.0)
+    paths = sorted(run.path for run in runs)
+    assert find_runs([tmp_path]) == paths
+    assert find_runs([runs[2].path, tmp_path / "runs"])[0] == runs[2].path
+    assert len(find_runs([runs[2].path, tmp_path / "runs"])) == 3
+    with pytest.raises(AggMatchError, match="empty holds no run"):
+        find_runs([tmp_path / "empty"])
+
+
+@pytest.mark.parametrize("path", sorted(STORED.glob("*.jsonl")), ids=lambda path: path.name)
+def test_stored_results_can_be_read(path):
+    stored = read_results(path)
+    assert stored.results
+    for result in stored.results:
+        assert result.finished == (result.result is not None)
+        assert not result.finished or result.steps == result.configuration["train"]["steps"]

@@ -1,0 +1,103 @@
+import csv
+import io
+import json
+import shutil
+import subprocess
+
+import pytest
+from rich.console import Console
+
+from aggmatch.tables import PAGE, Table, escape_latex
+
+TABLE = Table(
+    ["name_of it", "share %", "note"], [["a & b", 12.345, "x"], ["c", None, "y"]], "A 50 % title", ["100 % ± 1"]
+)
+
+
+def test_numbers_have_two_digits_and_a_missing_value_is_a_dash():
+    assert TABLE.markdown().splitlines()[2:4] == ["| a & b | 12.35 | x |", "| c | – | y |"]
+
+
+def test_notes_stand_below_the_table_for_readers_and_not_in_the_data():
+    assert TABLE.markdown().endswith("| c | – | y |\n\n100 % ± 1\n")
+    assert TABLE.latex().index("y \\\\") < TABLE.latex().index("100 \\% $\\pm$ 1")
+    assert "100 %" not in TABLE.csv() + TABLE.json()
+
+
+def test_a_terminal_shows_title_values_and_notes():
+    console = Console(file=io.StringIO(), width=80)
+    console.print(TABLE.rich())
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert [shown.index(text) for text in ("A 50 % title", "12.35", "100 % ± 1")] == sorted(
+        shown.index(text) for text in ("A 50 % title", "12.35", "100 % ± 1")
+    )
+
+
+def test_a_narrow_terminal_breaks_long_words_and_loses_none_of_them():
+    console = Console(file=io.StringIO(), width=24)
+    console.print(Table(["setting"], [["confidence=thresholding-by-entropy"]]).rich())
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "".join(shown.split()[2:]) == "confidence=thresholding-by-entropy"
+
+
+def test_width_is_that_of_the_widest_line_in_a_terminal():
+    console = Console(file=io.StringIO(), width=200)
+    table = Table(["a", "value"], [["long text", 1.0], ["b", 100.0]])
+    console.print(table.rich())
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= table.width <= max(map(len, lines)) + 2
+
+
+def test_csv_keeps_all_digits_and_leaves_missing_values_empty():
+    assert list(csv.reader(io.StringIO(TABLE.csv()))) == [
+        ["name_of it", "share %", "note"],
+        ["a & b", "12.345", "x"],
+        ["c", "", "y"],
+    ]
+
+
+def test_json_is_a_list_of_objects():
+    assert json.loads(TABLE.json())[1] == {"name_of it": "c", "share %": None, "note": "y"}
+
+
+def test_latex_aligns_numbers_right_and_escapes_what_it_takes_for_something_else():
+    lines = TABLE.latex().splitlines()
+    assert lines == [
+        r"\begin{table}",
+        r"\centering",
+        r"\caption{A 50 \% title}",
+        r"\begin{tabular}{lrl}",
+        r"\hline",
+        r"name\_of it & share \% & note \\",
+        r"\hline",
+        r"a \& b & 12.35 & x \\",
+        r"c & -- & y \\",
+        r"\hline",
+        r"\end{tabular}",
+        r"\par 100 \% $\pm$ 1",
+        r"\end{table}",
+    ]
+
+
+def test_latex_of_a_table_wider_than_a_page_is_set_smaller():
+    assert r"\scriptsize" in Table(["x" * PAGE], []).latex()
+    assert r"\scriptsize" not in Table(["x" * (PAGE - 10)], []).latex()
+
+
+def test_a_backslash_is_escaped_once():
+    assert escape_latex(r"a\_{~^") == r"a\textbackslash{}\_\{\textasciitilde{}\textasciicircum{}"
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_latex_compiles_whatever_the_cells_hold(tmp_path):
+    odd = "&%$#_{}~^\\<>|[]–…±×µλτ†‡§¶"
+    table = Table([odd, "b"], [["[1]", 1.0], [odd, 2.0]], odd, [odd])
+    document = f"\\documentclass{{article}}\n\\begin{{document}}\n{table.latex()}\\end{{document}}\n"
+    (tmp_path / "table.tex").write_text(document)
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", "table.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
