@@ -182,3 +182,13 @@ def test_annotated_types_keep_their_range_inside_a_section():
 
     with pytest.raises(ConfigError, match="ratio must be at least 1, got 0.5"):
         Local(ratio=0.5)
+
+
+def test_none_is_a_choice_where_the_setting_has_one():
+    @dataclass(frozen=True, kw_only=True)
+    class Choice(Settings):
+        term: Literal["some", "none"] = "some"
+        count: int | None = 1
+
+    values, _ = merge([read_assignment("term=none"), read_assignment("count=none")])
+    assert Choice.build(values) == Choice(term="none", count=None)

@@ -117,6 +117,8 @@ def checked(value: Any, kind: Any, key: str) -> Any:
             return None
         return checked(value, next(argument for argument in arguments if argument is not type(None)), key)
     if origin is Literal:
+        if value is None and "none" in arguments:  # `--set a.b=none` reads as nothing before its type is known
+            return "none"
         if value not in arguments:
             raise ConfigError(key, f"must be one of {', '.join(map(str, arguments))}, got {value!r}")
         return value

@@ -107,6 +107,18 @@ def test_colours_stand_off_from_a_light_and_a_dark_page(color, page):
     assert (high + 0.05) / (low + 0.05) >= 3, "the least contrast that WCAG asks of graphics"
 
 
+def test_a_long_legend_does_not_take_its_room_from_the_plot():
+    def height(names: int) -> float:
+        with house_style():
+            figure = panels.new_figure(4, 2)
+            axes = figure.subplots()
+            panels.legend(figure, {f"a rather long name {number}": axes.plot([0, 1])[0] for number in range(names)})
+            figure.draw_without_rendering()
+        return float(axes.get_window_extent().height)
+
+    assert height(9) == pytest.approx(height(1), rel=0.05)
+
+
 def test_a_name_becomes_part_of_a_file_name():
     assert slug("AggMatch, 25 % noise, fold 0") == "aggmatch-25-noise-fold-0"
     long = ["x" * 500 + end for end in "ab"]

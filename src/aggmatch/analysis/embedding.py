@@ -102,7 +102,7 @@ def draw(layouts: dict[int, Points], truth: NDArray[np.int64], given: NDArray[np
         axes.margins(0.1)
         axes.spines[:].set(visible=True, alpha=0.3)
     if len(data.classes) <= MANY:  # a key too, for classes that lie in each other
-        dot = {"marker": "o", "linewidth": 0, "markersize": 5}
+        dot: dict[str, Any] = {"marker": "o", "linewidth": 0, "markersize": 5}
         legend(figure, {name: Line2D([], [], color=class_color(k), **dot) for k, name in enumerate(data.classes)})
     return figure
 

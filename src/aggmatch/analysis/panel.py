@@ -153,10 +153,11 @@ def heat_map(axes: Axes, values: np.ndarray[Any, Any], color: str = ACCENT, powe
 
 
 def legend(figure: Figure, handles: Mapping[str, Any]) -> None:
-    """Names of what is drawn, below the figure, in as many columns as fit."""
+    """Names of what is drawn, in as many columns as fit below the figure, which grows by every further line of them."""
     longest = max(map(len, handles), default=0)
-    columns = int(figure.get_figwidth() / (0.5 + 0.075 * longest))  # inches of a handle and of a character
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=max(columns, 1))
+    columns = max(int(figure.get_figwidth() / (0.5 + 0.075 * longest)), 1)  # inches of a handle and of a character
+    figure.set_figheight(figure.get_figheight() + 0.19 * ((len(handles) - 1) // columns))
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns)
 
 
 def name_classes(axes: Axes, classes: Sequence[str], *, x: bool = True, y: bool = True) -> None:

@@ -41,7 +41,9 @@ def figures(
         captions.append(f"## {path.name}\n\n**{panel.title}.** {panel.caption}\n")
         stdout.print(str(path), highlight=False, soft_wrap=True)
     if not captions:
-        raise AggMatchError(f"These runs hold nothing to draw for: {', '.join(names)}. docs/analysis.md says what each needs.")
+        raise AggMatchError(
+            f"These runs hold nothing to draw for: {', '.join(names)}. docs/analysis.md says what each needs."
+        )
     write_atomically(out / "captions.md", "\n".join(captions).encode())
     stdout.print(str(out / "captions.md"), highlight=False, soft_wrap=True)
 

@@ -195,7 +195,7 @@ def input_gradient_kernel(
     ROWS: tl.constexpr,
     ADD: tl.constexpr,
 ):
-    """scale·(g − (Σg + x̂ Σg·x̂) / rows of the batch) (+ the shortcut's gradient)."""
+    """scale·(g − (Σg + x̂ Σg·x̂) / rows) (+ the shortcut's gradient)."""
     place, exists, channel = tile(tl.program_id(0), R, C, ROWS)
     mean, inverse = tl.load(mean_C + channel), tl.load(inverse_C + channel)
     scale, shift = tl.load(scale_C + channel), tl.load(shift_C + channel)
@@ -254,12 +254,11 @@ def normalize(x: Tensor, moments: Moments, slope: float) -> Tensor:
 
 
 def normalize_backward(
-    gradient: Tensor, x: Tensor, moments: Moments, batch: int, slope: float, shortcut: Tensor | None = None
+    gradient: Tensor, x: Tensor, moments: Moments, slope: float, shortcut: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x (+ that of the shortcut), weight and bias, given the one of `normalize(x, ...)`.
 
-    gradient, x: the images that learn, the first of the `batch` images whose moments were measured. The others count
-    in the moments as constants.
+    gradient, x: the images that learn, which may be fewer than the moments were measured of; they stand for all.
     """
     rows, channels, tiles, launch = layout(x)
     programs = min(PROGRAMS, tiles)
@@ -279,7 +278,7 @@ def normalize_backward(
         sum_2C,
         out,
         rows,
-        len(x) / (rows * batch),
+        1 / rows,
         slope,
         ADD=shortcut is not None,
         **launch,

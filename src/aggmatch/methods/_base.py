@@ -127,8 +127,8 @@ class Method(nn.Module, Generic[C]):
 def forward_together(network: Network, *batches: Tensor, targets: Tensor | None = None) -> list[Output]:
     """One forward pass over several batches, so that BatchNorm sees them together.
 
-    `targets`, if any, come last: images of which only targets are wanted. They take part in BatchNorm's statistics as
-    constants, which leaves the forward pass as it is and spares their backward pass, almost half of it.
+    `targets`, if any, come last: images of which only targets are wanted. They take part in BatchNorm's statistics, so
+    the forward pass is as if all learnt, but have no backward pass, which spares almost half of it.
     """
     parts = batches if targets is None else (*batches, targets)
     return network(torch.cat(parts), constant=0 if targets is None else len(targets)).split(list(map(len, parts)))

@@ -1,8 +1,8 @@
 """A wide residual network's training pass on CUDA, forward and backward written out.
 
-The same function as `WideResNet.forward`, with savings that autograd cannot make: images that learn nothing have no
-backward pass although they share BatchNorm's statistics; BatchNorm, activation and residual sum are fused
-(`kernels.norm`); and there is nothing to compile for a minute first.
+The same function as `WideResNet.forward`, in fewer passes over the activations: BatchNorm, activation and residual sum
+are fused (`kernels.norm`), all images share each launch although only some of them have a backward pass, and there is
+nothing to compile for a minute first.
 """
 
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ class FusedPass(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, learned: int, network: WideResNet, *_: Tensor) -> Tensor:
         """Features; what the backward pass needs is kept for the first `learned` images."""
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-        ctx.tape = Tape(network, dtype, learned, batch=len(x))
+        ctx.tape = Tape(network, dtype, learned)
         with torch.autocast("cuda", enabled=False):
             return run_forward(network, x.to(dtype), ctx.tape)
 
@@ -53,8 +53,8 @@ class Normalized(NamedTuple):
 class Tape:
     """Kernels in the arithmetic's type, what the forward pass leaves for the backward pass, and what that finds."""
 
-    def __init__(self, network: WideResNet, dtype: torch.dtype, learned: int, batch: int) -> None:
-        self.network, self.learned, self.batch = network, learned, batch
+    def __init__(self, network: WideResNet, dtype: torch.dtype, learned: int) -> None:
+        self.network, self.learned = network, learned
         convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
         kernels = cast([module.weight.detach() for module in convolutions], dtype)
         self.kernel = dict(zip(convolutions, kernels, strict=True))
@@ -95,7 +95,7 @@ class Tape:
         """Gradient of the norm's input plus that of the shortcut beside it; notes those of weight and bias."""
         x, _, moments = self.normalized[norm]
         gradient, self.gradient[norm.weight], self.gradient[norm.bias] = normalize_backward(
-            gradient, x, moments, self.batch, SLOPE, shortcut
+            gradient, x, moments, SLOPE, shortcut
         )
         return gradient
 

@@ -1,4 +1,13 @@
-"""Layers for a batch of which the last images take part without learning: their activations are constants."""
+"""Layers for a batch of which the last images take part without learning: only their targets are wanted.
+
+All images together make BatchNorm's statistics. In the gradient, those that learn stand for all of them: the images
+that do not learn have no backward pass, but the weights that move their activations are the same, so the statistics
+move as those of the learning images do. Taking their share of the statistics as a constant instead is no good: the
+gradient then believes that it can change the scale of what is normalised, weights drift, and running statistics lag
+behind (docs/decisions/0004-images-that-only-give-targets.md).
+"""
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +22,49 @@ def convolve(layer: nn.Conv2d, x: Tensor, constant: int) -> Tensor:
     return torch.cat([layer(x[:-constant]), still])
 
 
-def hold(x: Tensor, constant: int) -> Tensor:
-    """The same activations, through which the last `constant` images pass no gradient on."""
-    return torch.cat([x[:-constant], x[-constant:].detach()]) if constant else x
+class BatchNorm(nn.BatchNorm2d):
+    """BatchNorm over all images of a batch, of which the last ones may pass no gradient on."""
+
+    def forward(self, x: Tensor, constant: int = 0) -> Tensor:
+        """(N, C, H, W) → (N, C, H, W); the last `constant` images get no gradient."""
+        if not (constant and self.training and torch.is_grad_enabled()):
+            return super().forward(x)
+        running = self.running_mean, self.running_var
+        shared: Tensor = SharedStatistics.apply(  # type: ignore[no-untyped-call]
+            x, self.weight, self.bias, *running, self.momentum, self.eps, len(x) - constant
+        )
+        return shared
+
+
+class SharedStatistics(torch.autograd.Function):
+    """BatchNorm whose backward pass sees the first `learned` images alone, with the statistics of all."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        running_mean: Tensor,
+        running_var: Tensor,
+        momentum: float,
+        eps: float,
+        learned: int,
+    ) -> Tensor:
+        """Normalises with the statistics of the batch, and moves the running ones."""
+        y, mean, inverse = torch.native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
+        ctx.save_for_backward(x[:learned], weight, mean, inverse)
+        ctx.eps, ctx.learned, ctx.batch = eps, learned, len(x)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of x, 0 for the images that do not learn, and of weight and bias."""
+        x, weight, mean, inverse = ctx.saved_tensors
+        gradient = gradients[0][: ctx.learned]
+        found, weight_found, bias_found = torch.ops.aten.native_batch_norm_backward(
+            gradient, x, weight, None, None, mean, inverse, True, ctx.eps, [True, True, True]
+        )
+        padded = gradient.new_zeros(ctx.batch, *x.shape[1:])
+        padded[: ctx.learned] = found
+        return padded, weight_found, bias_found, None, None, None, None, None

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aggmatch.models.partial import convolve
+from aggmatch.models.partial import BatchNorm, convolve
 
 
 class SmallNet(nn.Module):
@@ -18,12 +18,15 @@ class SmallNet(nn.Module):
                 stride = 2 if pair > 0 and half == 0 else 1
                 convolution = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
                 nn.init.kaiming_normal_(convolution.weight, a=0.1, mode="fan_out")
-                self.layers.extend([convolution, nn.BatchNorm2d(outputs)])
+                self.layers.extend([convolution, BatchNorm(outputs)])
                 inputs = outputs
         self.features = inputs
 
     def forward(self, x: Tensor, constant: int = 0) -> Tensor:
         """Images (B, C, H, W) → features (B, 4·width); the last `constant` images get no gradient."""
         for layer in self.layers:
-            x = convolve(layer, x, constant) if isinstance(layer, nn.Conv2d) else F.leaky_relu(layer(x), 0.1)
+            if isinstance(layer, nn.Conv2d):
+                x = convolve(layer, x, constant)
+            else:
+                x = F.leaky_relu(layer(x, constant), 0.1)
         return x.mean((2, 3))

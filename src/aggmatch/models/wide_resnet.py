@@ -7,7 +7,7 @@ from functools import cache
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aggmatch.models.partial import convolve, hold
+from aggmatch.models.partial import BatchNorm, convolve
 
 SLOPE = 0.1
 """Of the leaky ReLU."""
@@ -18,9 +18,9 @@ def leaky_relu(x: Tensor) -> Tensor:
     return F.leaky_relu(x, SLOPE)
 
 
-def batch_norm(channels: int) -> nn.BatchNorm2d:
+def batch_norm(channels: int) -> BatchNorm:
     """BatchNorm with the running statistics of FixMatch's (momentum 0.999 in TensorFlow's convention)."""
-    return nn.BatchNorm2d(channels, eps=1e-3, momentum=1e-3)
+    return BatchNorm(channels, eps=1e-3, momentum=1e-3)
 
 
 def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -48,11 +48,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, constant: int = 0) -> Tensor:
         """(B, inputs, H, W) → (B, outputs, H/stride, W/stride)."""
-        activated = leaky_relu(self.norm1(x))
-        shortcut = hold(activated if self.activate_shortcut else x, constant)
+        activated = leaky_relu(self.norm1(x, constant))
+        shortcut = activated if self.activate_shortcut else x
         if self.shortcut is not None:
             shortcut = convolve(self.shortcut, shortcut, constant)
-        inner = leaky_relu(self.norm2(convolve(self.conv1, activated, constant)))
+        inner = leaky_relu(self.norm2(convolve(self.conv1, activated, constant), constant))
         return shortcut + convolve(self.conv2, inner, constant)
 
 
@@ -83,7 +83,7 @@ class WideResNet(nn.Module):
         x = convolve(self.stem, x, constant)
         for block in self.each_block():
             x = block(x, constant)
-        return leaky_relu(self.norm(x)).mean((2, 3))
+        return leaky_relu(self.norm(x, constant)).mean((2, 3))
 
     def each_block(self) -> list[Block]:
         """The blocks in order."""

@@ -1,0 +1,75 @@
+"""Batches of which some images only take part: the forward pass of all, the backward pass of those that learn."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from aggmatch.models.partial import BatchNorm
+from aggmatch.models.small import SmallNet
+from aggmatch.models.wide_resnet import WideResNet
+
+LEARNED, CONSTANT = 24, 20
+
+
+def images() -> Tensor:
+    """Structured images, as random ones all have the same statistics."""
+    torch.manual_seed(0)
+    coarse = torch.randn(LEARNED + CONSTANT, 3, 4, 4)
+    return F.interpolate(coarse, size=16, mode="bilinear") + 0.2 * torch.randn(LEARNED + CONSTANT, 3, 16, 16)
+
+
+def gradients(network: nn.Module, constant: int) -> tuple[Tensor, dict[str, Tensor]]:
+    """Features, and gradients of a loss that only the learning images have."""
+    torch.manual_seed(1)
+    features = network(images(), constant)
+    loss = F.cross_entropy(features[:LEARNED], torch.randint(features.shape[1], (LEARNED,)))
+    loss.backward()
+    return features.detach(), {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
+
+
+@pytest.fixture(params=["small", "wide"])
+def network(request) -> nn.Module:
+    torch.manual_seed(2)
+    return SmallNet(3, 8) if request.param == "small" else WideResNet(10, 1, 3)
+
+
+def test_the_forward_pass_and_the_running_statistics_are_those_of_all_images(network):
+    other = copy.deepcopy(network)
+    features, _ = gradients(network, CONSTANT)
+    expected, _ = gradients(other, 0)
+    torch.testing.assert_close(features, expected, atol=1e-5, rtol=1e-5)
+    for (name, left), (_, right) in zip(network.named_buffers(), other.named_buffers(), strict=True):
+        if "running" in name:
+            torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5)
+
+
+def test_the_gradient_is_nearly_that_of_all_images(network):
+    other = copy.deepcopy(network)
+    _, found = gradients(network, CONSTANT)
+    _, expected = gradients(other, 0)
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        assert F.cosine_similarity(gradient.flatten(), expected[name].flatten(), dim=0) > 0.95, name
+        assert 0.8 < gradient.norm() / expected[name].norm() < 1.25, name
+
+
+def test_images_that_do_not_learn_get_no_gradient():
+    norm = BatchNorm(3)
+    x = torch.randn(6, 3, 4, 4, requires_grad=True)
+    (norm(x, constant=2) * torch.randn(6, 3, 4, 4)).sum().backward()
+    assert x.grad is not None
+    assert x.grad[4:].abs().max() == 0
+    assert x.grad[:4].abs().min() > 0
+
+
+def test_when_all_images_learn_it_is_plain_batch_norm():
+    torch.manual_seed(0)
+    shared, plain = BatchNorm(3), nn.BatchNorm2d(3)
+    x, weight = torch.randn(6, 3, 4, 4), torch.randn(6, 3, 4, 4)
+    for norm in (shared, plain):
+        (norm(x) * weight).sum().backward()
+    torch.testing.assert_close(shared.weight.grad, plain.weight.grad)
+    torch.testing.assert_close(shared.running_var, plain.running_var)
