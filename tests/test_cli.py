@@ -203,7 +203,22 @@ def test_the_version_is_printed(run):
     assert out.startswith("aggmatch 0.")
 
 
-@pytest.mark.parametrize("command", ["", "train", "evaluate", "list", "demo"])
+COMMANDS = [
+    "train",
+    "evaluate",
+    "list",
+    "compare",
+    "reproduce",
+    "results",
+    "demo",
+    "figures",
+    "explain",
+    "report",
+    "bench",
+]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_answers_in_under_half_a_second_of_cpu(command):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(

@@ -70,7 +70,12 @@ def several(trained) -> str:
 def rival_folders(tmp_path_factory) -> list[Path]:
     """Finished runs of AggMatch and FixMatch on the same labels, with three snapshots each."""
     place = tmp_path_factory.mktemp("rivals")
-    changes: dict[str, object] = {"train.steps": 30, "runtime.snapshots": [0.1, 0.5, 1.0], "optim.average": 0.5}
+    changes: dict[str, object] = {
+        "train.steps": 30,
+        "train.seed": 1,
+        "runtime.snapshots": [0.1, 0.5, 1.0],
+        "optim.average": 0.5,
+    }
     own: dict[str, dict[str, object]] = {
         "aggmatch": {"method.slots": 16, "method.subsets": 4, "method.threshold": 0.5},
         "fixmatch": {"method.threshold": 0.3},

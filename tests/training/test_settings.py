@@ -24,6 +24,7 @@ def test_the_papers_values_are_the_defaults_on_cifar10():
         "name": "aggmatch",
         "slots": 2048,
         "subsets": 64,
+        "disjoint": "slots",
         "threshold": 0.95,
         "similarity_temperature": 0.05,
         "feature_term": True,

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from aggmatch.analysis.configuration import recipe_of
-from aggmatch.analysis.runs import RunRecord, conditions, grouped
+from aggmatch.analysis.runs import RunRecord, conditions, grouped, recipe_of
 from aggmatch.analysis.verdict import accuracies, mean_and_spread, standing
 from aggmatch.methods.aggmatch import Config
 

@@ -5,9 +5,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from aggmatch.analysis.runs import RunRecord
-from aggmatch.config import Layer, flatten, parse_value
-from aggmatch.training.settings import RunSettings, resolve
+from aggmatch.analysis.runs import RunRecord, recipe_of
+from aggmatch.config import flatten, parse_value
 
 OPTIONS = {"train.steps": "--steps", "data.split": "--split"}
 """Settings that have an option of `aggmatch train` beside those that the command always names."""
@@ -23,12 +22,6 @@ class Row(NamedTuple):
     departs: bool
     usual: str = ""
     """The recipe's value."""
-
-
-def recipe_of(run: RunRecord) -> RunSettings:
-    """Settings of the same method on the same data set where nothing else is said."""
-    chosen = {"data.name": run.settings.data.name, "method.name": run.method}
-    return resolve([Layer("the report", chosen)])
 
 
 def departures(run: RunRecord) -> dict[str, Any]:

@@ -177,7 +177,7 @@ def group_names(runs: Sequence[RunRecord]) -> list[str]:
     labels = []
     for run, own in zip(runs, described, strict=True):
         peers = [other for peer, other in zip(runs, described, strict=True) if peer.method == run.method]
-        usual = usual_settings(run)
+        usual = flatten(recipe_of(run).identity()) | {"data.noise": CLEAN}
         told = [
             word(key, value)
             for key, value in own.items()
@@ -197,10 +197,9 @@ def telling(run: RunRecord) -> dict[str, Any]:
     return settings | {"data.labels": run.labels, "data.noise": noise_of(run)}
 
 
-def usual_settings(run: RunRecord) -> dict[str, Any]:
-    """Dotted settings of a run of the same method on the same data set of which nothing else was chosen."""
-    chosen = {"data.name": run.settings.data.name, "method.name": run.method}
-    return flatten(resolve([Layer("the analysis", chosen)]).identity()) | {"data.noise": CLEAN}
+def recipe_of(run: RunRecord) -> RunSettings:
+    """Settings of the same method on the same data set where nothing else is said."""
+    return resolve([Layer("the analysis", {"data.name": run.settings.data.name, "method.name": run.method})])
 
 
 def noise_of(run: RunRecord) -> str:

@@ -88,6 +88,7 @@ def report(
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("report.html"),
     watch: Annotated[bool, typer.Option("--watch", help="Rewrite it as the runs train, until they are done.")] = False,
     data_dir: DataDir = None,
+    download: Download = False,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
@@ -98,10 +99,13 @@ def report(
         from aggmatch.training.state import choose_device
 
         choose_device(device)  # a mistake ends it here; without networks to run nothing would notice
-    write_report(runs, out, gather(None, None, data_dir=data_dir, device=device), watch=watch, quiet=quiet)
+    changes = gather(None, None, data_dir=data_dir, device=device)
+    write_report(runs, out, changes, watch=watch, download=download, quiet=quiet)
 
 
-def write_report(runs: list[Path], out: Path, changes: list[Layer], *, watch: bool = False, quiet: bool) -> None:
+def write_report(
+    runs: list[Path], out: Path, changes: list[Layer], *, watch: bool = False, download: bool = False, quiet: bool
+) -> None:
     """Write a report, telling on standard error what is being done, and say where it lies."""
     from aggmatch.analysis.report import page
     from aggmatch.analysis.runs import read_runs
@@ -113,7 +117,7 @@ def write_report(runs: list[Path], out: Path, changes: list[Layer], *, watch: bo
         if not quiet:
             stderr.print(line, highlight=False, soft_wrap=True)
 
-    records = read_runs(runs, changes)
+    records = read_runs(runs, changes, download=download)
     make_folder(out.parent)
     if watch:
         tell(f"Watching; open {out} in a browser. Ctrl-C stops.")
