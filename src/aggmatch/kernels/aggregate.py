@@ -78,33 +78,34 @@ def aggregate_kernel(
             slot = tl.load(slot_MS + m * S + s, mask=(s < S) & (m < M), other=-1)
             filled = slot >= 0
             slot = tl.where(filled, slot, 0)
-            score = tl.zeros((BLOCK_B, BLOCK_S), tl.float32)
+            score = tl.zeros((BLOCK_S, BLOCK_B), tl.float32)  # queries side by side: their loads are one line each
             if FEATURE_TERM:
                 for first in range(0, D, BLOCK_D):
                     d = first + tl.arange(0, BLOCK_D)
                     query = tl.load(query_BD + b[:, None] * D + d, mask=in_b[:, None] & (d < D), other=0.0)
                     key = tl.load(feature_QD + slot[:, None] * D + d, mask=filled[:, None] & (d < D), other=0.0)
-                    score = tl.dot(query, tl.trans(key), score, input_precision="tf32x3")
-            values = tl.load(probs_QY + slot[:, None] * Y + y, mask=filled[:, None] & in_y, other=0.0)
+                    score = tl.dot(key, tl.trans(query), score, input_precision="tf32x3")
+            mixed = tl.zeros((BLOCK_S, BLOCK_B), tl.float32)
             if CLASS_TERM > 0:
                 # With s = p + q, JS = log 2 − ½ Σ (s log s − p log p − q log q): class by class, in registers.
-                mixed = tl.zeros((BLOCK_B, BLOCK_S), tl.float32)
                 for k in range(Y):
                     p = tl.load(query_probs_YB + k * B + b, mask=in_b, other=0.0)
                     q = tl.load(probs_QY + slot * Y + k, mask=filled, other=0.0)
-                    both = (p + NOT_ZERO)[:, None] + q[None, :]
+                    both = q[:, None] + (p + NOT_ZERO)[None, :]
                     mixed += both * log2(both, FAST)
+            values = tl.load(probs_QY + slot[:, None] * Y + y, mask=filled[:, None] & in_y, other=0.0)
+            if CLASS_TERM > 0:
                 slot_negentropy = tl.sum(values * log2(values + NOT_ZERO, FAST), 1)
-                js = 1 - 0.5 * (mixed - query_negentropy[:, None] - slot_negentropy[None, :])
+                js = 1 - 0.5 * (mixed - query_negentropy[None, :] - slot_negentropy[:, None])
                 js = tl.maximum(js * LOG_2, 0.0)
                 score -= class_weight * (tl.sqrt(js) if CLASS_TERM == 2 else js)
-            score = tl.where(filled[None, :], score * inverse_temperature, -1e30)
+            score = tl.where(filled[:, None], score * inverse_temperature, -1e30)
 
-            new_highest = tl.maximum(highest, tl.max(score, 1))
-            weight = tl.where(filled[None, :], tl.exp(score - new_highest[:, None]), 0.0)
+            new_highest = tl.maximum(highest, tl.max(score, 0))
+            weight = tl.where(filled[:, None], tl.exp(score - new_highest[None, :]), 0.0)
             shrink = tl.exp(highest - new_highest)
-            weighted = tl.dot(weight, values, weighted * shrink[:, None], input_precision="tf32x3")
-            total = total * shrink + tl.sum(weight, 1)
+            weighted = tl.dot(tl.trans(weight), values, weighted * shrink[:, None], input_precision="tf32x3")
+            total = total * shrink + tl.sum(weight, 0)
             highest = new_highest
 
         voted = total > 0  # a subset without a filled slot neither votes nor enters the mean
@@ -195,5 +196,5 @@ def tile_sizes(B: int, D: int, Y: int, M: int, S: int) -> Tiles:
     slots = max(16, min(64, triton.next_power_of_2(S), 16384 // classes))
     features = max(16, min(64, triton.next_power_of_2(D)))
     groups = min(M, max(1, SCRATCH // (4 * B * Y)))
-    warps = 4 if classes <= 256 else 8
+    warps = 4 if classes <= 64 else 8
     return Tiles(queries, slots, features, classes, groups, warps)

@@ -127,6 +127,7 @@ class TrainState:
     def compute(self, position_B: Tensor, unlabeled_B: Tensor) -> None:
         """Everything of a step that happens on the device: views, loss, gradients, optimizer, average, metrics."""
         batch = self.make_batch(position_B, unlabeled_B)
+        self.online.zero_grad()  # a capture that failed half-way leaves gradients in memory that is gone
         self.online.train()
         self.average.train()
         result = self.method.step(batch, self.online, self.average)
