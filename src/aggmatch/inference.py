@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aggmatch import __version__
 from aggmatch.config import Layer, flatten
 from aggmatch.data import DataSet, load
 from aggmatch.errors import AggMatchError
@@ -109,5 +110,10 @@ def damage_named(path: Path) -> Iterator[None]:
     """A damaged or missing file becomes one sentence."""
     try:
         yield
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except RuntimeError as error:  # of `load_state_dict`, which lists every tensor
+        raise AggMatchError(
+            f"Cannot read {path}: its tensors do not fit the networks of aggmatch {__version__}. "
+            f"Read it with the version that wrote it (see summary.json), or train again."
+        ) from error
+    except (OSError, ValueError, KeyError) as error:
         raise AggMatchError(f"Cannot read {path}: {error}.") from error

@@ -20,7 +20,7 @@ def test_an_unfinished_run_is_named_with_the_command_that_continues_it(tmp_path)
     path = write_folder(tmp_path / "my run", [line(300)])
     (concern,) = concerns(read_runs([path])[0])
     assert concern.title == "The run is not finished"
-    assert "300 of 3,000 steps" in concern.finding
+    assert "300 of 1,000 steps" in concern.finding
     assert concern.command == f"aggmatch train --resume --out '{path}'"
 
 
@@ -76,7 +76,7 @@ def test_a_queue_that_may_still_fill_is_no_concern(tmp_path):
     assert titles(path) == ["The run is not finished"]
 
 
-@pytest.mark.parametrize(("steps", "fires"), [(2999, True), (3000, False), (4000, False)])
+@pytest.mark.parametrize(("steps", "fires"), [(999, True), (1000, False), (2000, False)])
 def test_fewer_steps_than_the_recipe_are_named(tmp_path, steps, fires):
     path = write_folder(tmp_path / "a", [], {"steps": steps}, train__steps=steps)
     assert titles(path) == (["Shorter than the recipe"] if fires else [])

@@ -106,7 +106,7 @@ def test_the_figures_of_the_verdict_are_those_of_the_summary(trained, one):
     assert f"{round(summary['accuracy'] * 3.6)} of 360 images" in text
     assert summary["hardware"] in text
     assert f"torch {summary['versions']['torch']}" in text
-    assert "Shorter than the recipe. It trains for 12 steps; the recipe of aggmatch on digits has 3,000." in text
+    assert "Shorter than the recipe. It trains for 12 steps; the recipe of aggmatch on digits has 1,000." in text
 
 
 def test_the_table_of_classes_gives_the_accuracies_of_the_summary(trained, one):

@@ -42,7 +42,7 @@ def test_an_unfinished_run_is_told_by_its_log(tmp_path):
     ]
     (run,) = read_runs([write_folder(tmp_path / "a", log)])
     assert verdict(run) == (
-        "fixmatch is learning digits from 40 labels, at step 220 of 3,000: after step 200 its averaged network is "
+        "fixmatch is learning digits from 40 labels, at step 220 of 1,000: after step 200 its averaged network is "
         "right on 70.0 % of 360 test images (95 % interval 65.1 to 74.5 %). At present, 50.0 % of the pseudo labels it "
         "learns from are right."
     )
@@ -53,7 +53,7 @@ def test_an_unfinished_run_is_told_by_its_log(tmp_path):
 def test_a_run_that_has_logged_nothing_is_told_too(tmp_path):
     (run,) = read_runs([write_folder(tmp_path / "a")])
     assert verdict(run) == (
-        "fixmatch is learning digits from 40 labels, at step 0 of 3,000; its accuracy has not been measured yet."
+        "fixmatch is learning digits from 40 labels, at step 0 of 1,000; its accuracy has not been measured yet."
     )
 
 

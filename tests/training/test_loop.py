@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from aggmatch.config import Layer, read_file
 from aggmatch.errors import AggMatchError
 from aggmatch.inference import Snapshot, TrainedModel, read_settings
 from aggmatch.training import loop
-from aggmatch.training.checkpoint import found, unpack
+from aggmatch.training.checkpoint import Checkpoint, found, pack, unpack
 from aggmatch.training.folder import RunFolder
 from aggmatch.training.log import read_log
 from aggmatch.training.settings import resolve
@@ -251,3 +252,14 @@ def test_a_damaged_snapshot_is_named(finished: RunFolder, tmp_path: Path):
 def test_no_snapshots_are_kept_when_none_are_wanted(tmp_path: Path):
     run = complete(loop.start(quick(runtime__snapshots=[]), tmp_path / "run"))
     assert not run.folder.snapshots.exists()
+
+
+def test_a_model_of_other_networks_is_refused_in_one_sentence(finished: RunFolder, tmp_path: Path):
+    saved = unpack(finished.model.read_bytes())
+    renamed = {name.replace("layers", "stages"): tensor for name, tensor in saved.tensors.items()}
+    other = RunFolder(tmp_path / "other")
+    shutil.copytree(finished.path, other.path)
+    other.model.write_bytes(pack(Checkpoint(renamed, saved.facts)))
+    with pytest.raises(AggMatchError, match="its tensors do not fit the networks of aggmatch 0") as caught:
+        TrainedModel.load(other.path)
+    assert len(str(caught.value)) < 300 + len(str(other.model))
