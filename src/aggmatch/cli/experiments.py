@@ -224,12 +224,14 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Watch AggMatch learn digits from one label per class, beside training on the labels alone and its peers."""
+    import time
     from datetime import datetime
 
     from aggmatch.cli.analysis import write_report
     from aggmatch.console import stderr, stdout
     from aggmatch.experiments import demo as experiment
 
+    started = time.monotonic()
     out = out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     if not quiet:
         stdout.print(experiment.INTRODUCTION, highlight=False)
@@ -240,3 +242,5 @@ def demo(
         write_report([out / method for method in experiment.METHODS], out / "report.html", [], quiet=quiet)
     except Exception as error:  # what the demo is about is done and printed
         stderr.print(f"The report could not be made: {error}", highlight=False, soft_wrap=True)
+    if not quiet:
+        stdout.print(f"All of it took {time.monotonic() - started:.0f} s.", highlight=False)
