@@ -98,7 +98,7 @@ def finished_demo(monkeypatch):
 def test_the_demo_ends_with_a_report_of_its_runs(call, tmp_path, finished_demo):
     code, out, _ = call("demo", "--out", "d")
     assert code == 0
-    assert out.endswith("Report: d/report.html\n")
+    assert re.search(r"Report: d/report.html\nAll of it took \d+ s\.\n$", out)
     assert "3 runs on digits" in (tmp_path / "d/report.html").read_text()
 
 
