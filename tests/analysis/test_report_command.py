@@ -1,5 +1,6 @@
 """The command `report`, and the report that ends the demo."""
 
+import re
 import sys
 
 import pytest
