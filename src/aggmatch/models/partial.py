@@ -2,9 +2,9 @@
 
 All images together make BatchNorm's statistics. In the gradient, those that learn stand for all of them: the images
 that do not learn have no backward pass, but the weights that move their activations are the same, so the statistics
-move as those of the learning images do. Taking their share of the statistics as a constant instead is no good: the
-gradient then believes that it can change the scale of what is normalised, weights drift, and running statistics lag
-behind (docs/decisions/0004-images-that-only-give-targets.md).
+move as those of the learning images do. Taking their share of the statistics as a constant instead is no descent
+direction: the gradient then believes that it can change the scale of what is normalised
+(docs/decisions/0004-images-that-only-give-targets.md).
 """
 
 from typing import Any
