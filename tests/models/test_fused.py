@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from aggmatch.models.wide_resnet import WideResNet
 
@@ -100,10 +101,36 @@ def test_a_large_common_offset_does_not_spoil_the_moments():
     torch.testing.assert_close(moments.mean.double(), x.double().mean((0, 2, 3)), rtol=1e-6, atol=0)
 
 
+@runnable
+@pytest.mark.parametrize("images_count", [3, 7])
+def test_sums_over_many_tiles_by_few_programs_are_whole(monkeypatch, images_count):
+    from aggmatch.kernels import norm as kernels
+
+    monkeypatch.setattr(kernels, "TILE", 64)  # four rows of 16 channels
+    monkeypatch.setattr(kernels, "PROGRAMS", 8)
+    torch.manual_seed(0)
+    x, residual, gradient = (
+        torch.randn(images_count, 16, 5, 5, device=device).contiguous(memory_format=torch.channels_last)
+        for _ in range(3)
+    )
+    norm = torch.nn.BatchNorm2d(16).to(device)
+    norm.weight.data.uniform_(0.5, 1.5)
+    total, moments = kernels.measure(x, residual, norm)
+    torch.testing.assert_close(total, x + residual)
+    leaf = (x + residual).requires_grad_()
+    expected = F.leaky_relu(F.batch_norm(leaf, None, None, norm.weight, norm.bias, True, eps=norm.eps), 0.1)
+    torch.testing.assert_close(kernels.normalize(total, moments, 0.1), expected, atol=1e-5, rtol=1e-5)
+    expected.backward(gradient)
+    found, weight, bias = kernels.normalize_backward(gradient, total, moments, 0.1)
+    torch.testing.assert_close(found, leaf.grad, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(weight, norm.weight.grad, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(bias, norm.bias.grad, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.skipif(interpreted or on_gpu, reason="already runs the kernels")
 def test_the_pass_under_the_interpreter():
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", __file__]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "11 passed" in done.stdout
+    assert "13 passed" in done.stdout
