@@ -1,9 +1,12 @@
 """Small problems that several test files share."""
 
+import sys
+
 import pytest
 import torch
 from hypothesis import settings
 
+from aggmatch import cli, console
 from aggmatch.config import Layer
 from aggmatch.data import DataSet, Images, Split
 from aggmatch.training.settings import RunSettings, resolve
@@ -74,3 +77,23 @@ def toy_state(toy_data: DataSet, toy_split: Split):
         return TrainState(toy_settings(method, **changes), toy_data, toy_split, torch.device("cpu"))
 
     return make
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Runs the command line in an empty folder; returns exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    for screen in (console.stdout, console.stderr):
+        monkeypatch.setattr(screen, "width", 200)
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["aggmatch", *map(str, words)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call

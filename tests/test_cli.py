@@ -10,30 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from aggmatch import cli, console
+from aggmatch import cli
 from aggmatch.training.state import TrainState
 
 QUICK = ["--steps", "6", "--set", "model.name=small-4", "--set", "train.batch=10", "--set", "train.unlabeled_ratio=2"]
 SMALL_QUEUE = ["--set", "method.slots=8", "--set", "method.subsets=2"]
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """Runs the command line in an empty folder; returns exit code, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console.stdout, "width", 200)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["aggmatch", *words])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

@@ -2,34 +2,19 @@
 
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from tests.analysis.folders import line, write_folder
 
-from aggmatch import analysis, cli, console
+from aggmatch import analysis
 from aggmatch.analysis.runs import read_runs
 from aggmatch.errors import AggMatchError
 
 
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path, quick_map):
-    """Runs the command line in an empty folder; returns exit code, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console.stdout, "width", 200)
-
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["aggmatch", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+@pytest.fixture(autouse=True)
+def quick_layouts(quick_map):
+    """No test here is about the layout of points."""
 
 
 def test_figures_writes_every_panel_and_prints_its_place(run, rival_folders: list[Path], tmp_path):

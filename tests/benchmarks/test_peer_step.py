@@ -22,7 +22,7 @@ for step in range(int(sys.argv[1])):
         for optimizer in optimizers:
             optimizer.step()
         time.sleep(0.5 if step < 2 else 0.01)
-    except:
+    except:  # peers do that; the end of the measurement must get through
         pass
 print("ended by itself")
 """

@@ -3,38 +3,22 @@
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
 import aggmatch
-from aggmatch import cli, console
 from aggmatch.experiments import outlook, paper
 from aggmatch.experiments.children import AtOnce
 from aggmatch.training.state import TrainState
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path, tiny, words):
-    """Runs the command line in an empty folder that knows the tiny table; returns exit code and what was printed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console.stdout, "width", 200)
+def run(run, monkeypatch, tiny, words):
+    """Runs the command line in an empty folder that knows the tiny table."""
     monkeypatch.setattr(paper, "TABLES", paper.TABLES | {"tiny": tiny})
     monkeypatch.setenv("PYTHONPATH", str(Path(aggmatch.__file__).parents[1]))
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        quick = words if arguments[:2] == ("reproduce", "tiny") else []
-        monkeypatch.setattr(sys, "argv", ["aggmatch", *arguments, *quick])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+    return lambda *given: run(*given, *(words if given[:2] == ("reproduce", "tiny") else []))
 
 
 def test_a_table_is_trained_printed_and_written_and_the_same_words_train_nothing(run, tmp_path):

@@ -1,12 +1,5 @@
-"""The fused kernel against the plain form: under Triton's interpreter on a CPU, compiled where there is a GPU.
+"""The fused kernel against the plain form: under Triton's interpreter on a CPU, compiled where there is a GPU."""
 
-The interpreter has to be chosen before Triton is imported, so the CPU tests run in a process of their own.
-"""
-
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +7,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.interpreter import check_under_interpreter, device, on_gpu, outside, runnable
 
 from aggmatch.aggregation import EMPTY, Memory, aggregate, reference_sums
 
 pytest.importorskip("triton")
-
-on_gpu = torch.cuda.is_available()
-interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-runnable = pytest.mark.skipif(not (on_gpu or interpreted), reason="needs a CUDA device or TRITON_INTERPRET=1")
-device = "cuda" if on_gpu else "cpu"
 
 
 def random_case(queries, subsets, slots, features, classes, seed, empty, dtype=torch.float32):
@@ -75,13 +64,9 @@ def test_the_kernel_equals_the_plain_form_for_any_shape(
     torch.testing.assert_close(vote.sum(-1), expected_vote.sum(-1))
 
 
-@pytest.mark.skipif(interpreted or on_gpu, reason="already runs the kernel")
+@outside
 def test_the_kernel_under_the_interpreter():
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", __file__]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    check_under_interpreter(__file__, 1)
 
 
 @pytest.mark.gpu

@@ -1,12 +1,6 @@
-"""The kernels of the views against the plain form: under Triton's interpreter on a CPU, compiled where there is a GPU.
+"""The kernels of the views against the plain form, under Triton's interpreter or compiled on a GPU."""
 
-The interpreter has to be chosen before Triton is imported, so the CPU tests run in a process of their own.
-"""
-
-import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.augment.images import seeded, some_images
+from tests.interpreter import check_under_interpreter, device, interpreted, on_gpu, outside, runnable
 from torch import Tensor
 
 from aggmatch.augment import Augmenter, ViewSettings
@@ -22,12 +17,6 @@ from aggmatch.augment.views import GREY, cut_out, shift_and_mirror
 
 triton = pytest.importorskip("triton")
 
-on_gpu = torch.cuda.is_available()
-interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-runnable = pytest.mark.skipif(not (on_gpu or interpreted), reason="needs a CUDA device or TRITON_INTERPRET=1")
-device = "cuda" if on_gpu else "cpu"
-
-ROOT = Path(__file__).parents[2]
 SIDES = st.sampled_from([3, 8, 28, 32, 33, 40])
 CHANNELS = st.sampled_from([1, 3])
 
@@ -158,13 +147,9 @@ def test_a_strong_view_by_kernels_is_the_plain_one(choice, monkeypatch):
     assert torch.equal(augmenter("strong", images, seeded(3)), expected)
 
 
-@pytest.mark.skipif(interpreted or on_gpu, reason="already runs the kernels")
+@outside
 def test_the_kernels_under_the_interpreter():
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT / "src")}
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", __file__]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "37 passed" in done.stdout
+    check_under_interpreter(__file__, 37)
 
 
 # Which form runs ---------------------------------------------------------------------------------------------------

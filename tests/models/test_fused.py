@@ -1,26 +1,15 @@
-"""The fused training pass against the plain one: under Triton's interpreter on a CPU, compiled where there is a GPU.
-
-The interpreter has to be chosen before Triton is imported, so the CPU tests run in a process of their own.
-"""
+"""The fused training pass against the plain one: under Triton's interpreter on a CPU, compiled where there is a GPU."""
 
 import copy
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.interpreter import check_under_interpreter, device, outside, runnable
 
 from aggmatch.models.wide_resnet import WideResNet
 
 pytest.importorskip("triton")
-
-on_gpu = torch.cuda.is_available()
-interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-runnable = pytest.mark.skipif(not (on_gpu or interpreted), reason="needs a CUDA device or TRITON_INTERPRET=1")
-device = "cuda" if on_gpu else "cpu"
 
 
 @pytest.fixture(autouse=True)
@@ -127,10 +116,6 @@ def test_sums_over_many_tiles_by_few_programs_are_whole(monkeypatch, images_coun
     torch.testing.assert_close(bias, norm.bias.grad, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.skipif(interpreted or on_gpu, reason="already runs the kernels")
+@outside
 def test_the_pass_under_the_interpreter():
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", __file__]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "13 passed" in done.stdout
+    check_under_interpreter(__file__, 13)

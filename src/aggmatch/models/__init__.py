@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from aggmatch.config import ConfigError, Settings
-from aggmatch.models.beside import beside
+from aggmatch.models.concurrent import beside
 from aggmatch.models.network import Network, Output, frozen_statistics, parameter_count
 from aggmatch.models.small import SmallNet
 from aggmatch.models.wide_resnet import WideResNet

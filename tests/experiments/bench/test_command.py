@@ -1,29 +1,19 @@
 """The command, from its words to its tables."""
 
 import json
-import sys
 
 import pytest
 
-from aggmatch import cli, console
+from aggmatch import console
 
 TINY = ["--set", "model.name=small-4", "--set", "train.batch=10", "--set", "train.unlabeled_ratio=1"]
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """Runs `aggmatch bench` in an empty folder; returns exit code, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
+def run(run, monkeypatch):
+    """Runs `aggmatch bench` in an empty folder."""
     monkeypatch.setattr(console.stdout, "width", 100)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["aggmatch", "bench", *words])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
-
-    return call
+    return lambda *words: run("bench", *words)
 
 
 def test_a_step_is_measured_shown_and_written(run, tmp_path):
