@@ -101,3 +101,8 @@ def test_latex_compiles_whatever_the_cells_hold(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+
+
+def test_nothing_is_not_shown_as_less_than_nothing():
+    assert show(-0.001) == "0.00"
+    assert show(-0.01) == "-0.01"

@@ -121,4 +121,4 @@ def show(value: Any) -> str:
     """A value as a person reads it."""
     if value is None:
         return "–"
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    return f"{round(value, 2) + 0.0:.2f}" if isinstance(value, float) else str(value)  # never −0.00
