@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from rich.console import Console
 
-from aggmatch.tables import PAGE, Table, escape_latex
+from aggmatch.tables import PAGE, Table, escape_latex, show
 
 TABLE = Table(
     ["name_of it", "share %", "note"], [["a & b", 12.345, "x"], ["c", None, "y"]], "A 50 % title", ["100 % ± 1"]
