@@ -71,7 +71,7 @@ def aggregate(
     distribution and the confidence 0. Works in float32; carries no gradient.
     """
     probs_BY = probs_BY.float()
-    sums = fused_sums() if feature_BD.is_cuda else reference_sums
+    sums = fused_sums(probs_BY.shape[1]) if feature_BD.is_cuda else reference_sums
     mean_BY, vote_BY = sums(
         F.normalize(feature_BD.float(), dim=-1).to(memory.feature.dtype),
         probs_BY,
@@ -153,10 +153,10 @@ def mixture_sums(query_BY: Tensor, slot_YQ: Tensor) -> Tensor:
 
 
 @cache
-def fused_sums() -> Callable[..., tuple[Tensor, Tensor]]:
-    """The Triton kernel with the interface of `reference_sums`; the reference where Triton is not installed."""
+def fused_sums(classes: int) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The Triton kernel with the interface of `reference_sums`, or that, without Triton or with too many classes."""
     try:
-        from aggmatch.kernels.aggregate import aggregate_sums
+        from aggmatch.kernels.aggregate import MOST_CLASSES, aggregate_sums
     except ImportError:
         return reference_sums
-    return aggregate_sums
+    return aggregate_sums if classes <= MOST_CLASSES else reference_sums

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.interpreter import check_under_interpreter, device, on_gpu, outside, runnable
 
-from aggmatch.aggregation import EMPTY, Memory, aggregate, reference_sums
+from aggmatch.aggregation import EMPTY, Memory, aggregate, fused_sums, reference_sums
 
 pytest.importorskip("triton")
 
@@ -64,16 +64,39 @@ def test_the_kernel_equals_the_plain_form_for_any_shape(
     torch.testing.assert_close(vote.sum(-1), expected_vote.sum(-1))
 
 
+@runnable
+@pytest.mark.parametrize(("queries", "classes"), [(70, 3), (33, 140), (5, 520)])
+def test_several_blocks_of_queries_and_many_classes_equal_the_plain_form(queries, classes):
+    from aggmatch.kernels.aggregate import aggregate_sums
+
+    case = random_case(queries, 2, 20, 9, classes, 0, 0.2)
+    options: dict[str, Any] = {
+        "temperature": 0.1,
+        "feature_term": True,
+        "class_term": "divergence",
+        "class_weight": 0.5,
+    }
+    for found, expected in zip(aggregate_sums(*case, **options), reference_sums(*case, **options), strict=True):
+        torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
+
+
 @outside
 def test_the_kernel_under_the_interpreter():
-    check_under_interpreter(__file__, 1)
+    check_under_interpreter(__file__, 5)
+
+
+def test_more_classes_than_a_program_can_hold_take_the_plain_form():
+    from aggmatch.kernels.aggregate import MOST_CLASSES, aggregate_sums
+
+    assert fused_sums(MOST_CLASSES) is aggregate_sums
+    assert fused_sums(MOST_CLASSES + 1) is reference_sums
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not on_gpu, reason="needs a CUDA device")
 @pytest.mark.parametrize(
     ("queries", "classes", "slots", "features", "subsets"),
-    [(448, 10, 2048, 128, 64), (336, 100, 256, 512, 64), (448, 1000, 64, 512, 64)],
+    [(448, 10, 2048, 128, 64), (336, 100, 256, 512, 64), (448, 1000, 64, 512, 64), (40, 2048, 4, 64, 8)],
 )
 def test_the_papers_shapes_agree_and_take_little_memory(queries, classes, slots, features, subsets):
     from aggmatch.kernels.aggregate import aggregate_sums

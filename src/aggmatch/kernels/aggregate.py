@@ -4,7 +4,8 @@ The plain form writes a (B, M, S) tensor of similarities and, for the class term
 holds a block of queries and walks through the slots of some subsets: the cosine by matrix units, the entropy of the
 mixtures in registers, a running softmax per subset. Only sums of hypotheses and the subsets' choices are written.
 
-Shape suffixes: B queries, Q slots, M subsets, S slots of a subset, D features, Y classes, G groups of subsets.
+Shape suffixes: B queries, P the same with those that fill the last block, Q slots, M subsets, S slots of a subset, D
+features, Y classes, G groups of subsets, R rows.
 """
 
 import math
@@ -12,18 +13,23 @@ import os
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
+
+from aggmatch.functional import TINY
 
 CLASS_TERMS = {"none": 0, "divergence": 1, "distance": 2}
 LOG_2 = math.log(2)
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 SCRATCH = 2**26
 """Bytes that the sums of all programs may take."""
-NOT_ZERO: tl.constexpr = tl.constexpr(1e-30)
-"""Added to a probability before its logarithm: 0·log 0 = 0, and no other value changes."""
+MOST_CLASSES = 2048
+"""More would not fit into the memory that the warps of a program share."""
+UNROLLED = 4
+"""Classes that a turn of the innermost loop takes: enough loads under way to hide how long they take."""
 
 
 @triton.jit
@@ -33,16 +39,40 @@ def log2(x, FAST: tl.constexpr):
 
 
 @triton.jit
+def negentropy_kernel(
+    probs_RY,
+    negentropy_R,
+    R,
+    Y: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_Y: tl.constexpr,
+    TINY: tl.constexpr,
+    FAST: tl.constexpr,
+):
+    """Σ p log₂ p of every distribution."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    total = tl.zeros((ROWS,), tl.float32)
+    for first in range(0, Y, BLOCK_Y):
+        y = first + tl.arange(0, BLOCK_Y)
+        place = row.to(tl.int64)[:, None] * Y + y
+        p = tl.load(probs_RY + place, mask=(row < R)[:, None] & (y < Y), other=0.0)
+        total += tl.sum(p * log2(p + TINY, FAST), 1)
+    tl.store(negentropy_R + row, total, mask=row < R)
+
+
+@triton.jit
 def aggregate_kernel(
     query_BD,
-    query_probs_BY,
-    query_probs_YB,
+    query_probs_YP,
+    query_negentropy_P,
     feature_QD,
     probs_QY,
+    negentropy_Q,
     slot_MS,
     mean_GBY,
     choice_BM,
     B: tl.constexpr,
+    P: tl.constexpr,
     M: tl.constexpr,
     S: tl.constexpr,
     D: tl.constexpr,
@@ -56,6 +86,7 @@ def aggregate_kernel(
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_Y: tl.constexpr,
+    UNROLLED: tl.constexpr,
     FAST: tl.constexpr,
     LOG_2: tl.constexpr,
 ):
@@ -65,8 +96,6 @@ def aggregate_kernel(
     y = tl.arange(0, BLOCK_Y)
     in_b, in_y = b < B, y < Y
     mean = tl.zeros((BLOCK_B, BLOCK_Y), tl.float32)
-    own = tl.load(query_probs_BY + b[:, None] * Y + y, mask=in_b[:, None] & in_y, other=0.0)
-    query_negentropy = tl.sum(own * log2(own + NOT_ZERO, FAST), 1)
 
     for turn in range((M + GROUPS - 1) // GROUPS):
         m = turn * GROUPS + group
@@ -77,33 +106,29 @@ def aggregate_kernel(
             s = start + tl.arange(0, BLOCK_S)
             slot = tl.load(slot_MS + m * S + s, mask=(s < S) & (m < M), other=-1)
             filled = slot >= 0
-            slot = tl.where(filled, slot, 0)
-            score = tl.zeros((BLOCK_S, BLOCK_B), tl.float32)  # queries side by side: their loads are one line each
+            slot = tl.where(filled, slot, 0)  # what is read of it is never used, and loads without a mask are cheaper
+            score = tl.zeros((BLOCK_S, BLOCK_B), tl.float32)
             if FEATURE_TERM:
                 for first in range(0, D, BLOCK_D):
                     d = first + tl.arange(0, BLOCK_D)
                     query = tl.load(query_BD + b[:, None] * D + d, mask=in_b[:, None] & (d < D), other=0.0)
-                    key = tl.load(feature_QD + slot[:, None] * D + d, mask=filled[:, None] & (d < D), other=0.0)
+                    key = tl.load(feature_QD + slot[:, None] * D + d, mask=(d < D)[None, :], other=0.0)
                     score = tl.dot(key, tl.trans(query), score, input_precision="tf32x3")
-            mixed = tl.zeros((BLOCK_S, BLOCK_B), tl.float32)
             if CLASS_TERM > 0:
                 # With s = p + q, JS = log 2 − ½ Σ (s log s − p log p − q log q): class by class, in registers.
-                for k in range(Y):
-                    p = tl.load(query_probs_YB + k * B + b, mask=in_b, other=0.0)
-                    q = tl.load(probs_QY + slot * Y + k, mask=filled, other=0.0)
-                    both = q[:, None] + (p + NOT_ZERO)[None, :]
-                    mixed += both * log2(both, FAST)
-            values = tl.load(probs_QY + slot[:, None] * Y + y, mask=filled[:, None] & in_y, other=0.0)
-            if CLASS_TERM > 0:
-                slot_negentropy = tl.sum(values * log2(values + NOT_ZERO, FAST), 1)
-                js = 1 - 0.5 * (mixed - query_negentropy[None, :] - slot_negentropy[:, None])
-                js = tl.maximum(js * LOG_2, 0.0)
+                # Born of the score, it lies as the matrix units leave that: a thread's pairs share most of their loads.
+                js = score * 0 + 2 + tl.load(negentropy_Q + slot)[:, None] + tl.load(query_negentropy_P + b)[None, :]
+                for k in tl.range(0, Y, loop_unroll_factor=UNROLLED):
+                    both = tl.load(probs_QY + slot * Y + k)[:, None] + tl.load(query_probs_YP + k * P + b)[None, :]
+                    js -= both * log2(both, FAST)
+                js = tl.maximum(js * (LOG_2 / 2), 0.0)
                 score -= class_weight * (tl.sqrt(js) if CLASS_TERM == 2 else js)
             score = tl.where(filled[:, None], score * inverse_temperature, -1e30)
 
             new_highest = tl.maximum(highest, tl.max(score, 0))
             weight = tl.where(filled[:, None], tl.exp(score - new_highest[None, :]), 0.0)
             shrink = tl.exp(highest - new_highest)
+            values = tl.load(probs_QY + slot[:, None] * Y + y, mask=in_y[None, :], other=0.0)
             weighted = tl.dot(tl.trans(weight), values, weighted * shrink[:, None], input_precision="tf32x3")
             total = total * shrink + tl.sum(weight, 0)
             highest = new_highest
@@ -138,18 +163,23 @@ def aggregate_sums(
     """
     (B, D), Y, (M, S) = query_BD.shape, query_probs_BY.shape[1], slot_MS.shape
     tiles = tile_sizes(B, D, Y, M, S)
+    blocks = triton.cdiv(B, tiles.queries)
+    query_probs_PY = F.pad(query_probs_BY, (0, 0, 0, blocks * tiles.queries - B))
+    probs_QY = probs_QY.contiguous()
     mean_GBY = torch.empty(tiles.groups, B, Y, device=query_BD.device)
     choice_BM = torch.empty(B, M, device=query_BD.device, dtype=torch.long)
-    aggregate_kernel[(triton.cdiv(B, tiles.queries), tiles.groups)](
+    aggregate_kernel[(blocks, tiles.groups)](
         query_BD.contiguous(),
-        query_probs_BY.contiguous(),
-        query_probs_BY.T.contiguous(),
+        query_probs_PY.T.contiguous() + TINY,  # so that 0·log 0 = 0; no other value changes
+        negentropies(query_probs_PY),
         feature_QD.contiguous(),
-        probs_QY.contiguous(),
+        probs_QY,
+        negentropies(probs_QY),
         slot_MS.contiguous(),
         mean_GBY,
         choice_BM,
         B,
+        len(query_probs_PY),
         M,
         S,
         D,
@@ -163,6 +193,7 @@ def aggregate_sums(
         BLOCK_S=tiles.slots,
         BLOCK_D=tiles.features,
         BLOCK_Y=tiles.classes,
+        UNROLLED=UNROLLED,
         FAST=not INTERPRETED,
         LOG_2=LOG_2,
         num_warps=tiles.warps,
@@ -171,6 +202,18 @@ def aggregate_sums(
     vote_BZ = torch.zeros(B, Y + 1, device=query_BD.device)
     vote_BZ.scatter_add_(1, choice_BM, torch.ones_like(choice_BM, dtype=torch.float32))
     return mean_GBY.sum(0), vote_BZ[:, :Y]
+
+
+def negentropies(probs_RY: Tensor) -> Tensor:
+    """Σ p log₂ p of every distribution, (R,), without a second tensor of their size."""
+    R, Y = probs_RY.shape
+    classes = min(128, triton.next_power_of_2(Y))
+    rows = 4096 // classes
+    negentropy_R = torch.empty(R, device=probs_RY.device)
+    negentropy_kernel[(triton.cdiv(R, rows),)](
+        probs_RY, negentropy_R, R, Y, ROWS=rows, BLOCK_Y=classes, TINY=TINY, FAST=not INTERPRETED
+    )
+    return negentropy_R
 
 
 class Tiles(NamedTuple):
@@ -192,9 +235,9 @@ def tile_sizes(B: int, D: int, Y: int, M: int, S: int) -> Tiles:
     64 MB.
     """
     classes = max(16, triton.next_power_of_2(Y))
-    queries = 64 if classes <= 64 else 32 if classes <= 256 else 16
+    queries = 64 if classes <= 64 else 32 if classes <= 1024 else 16
     slots = max(16, min(64, triton.next_power_of_2(S), 16384 // classes))
     features = max(16, min(64, triton.next_power_of_2(D)))
     groups = min(M, max(1, SCRATCH // (4 * B * Y)))
-    warps = 4 if classes <= 64 else 8
+    warps = 4 if classes <= 128 else 8
     return Tiles(queries, slots, features, classes, groups, warps)

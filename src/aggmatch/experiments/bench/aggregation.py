@@ -50,7 +50,7 @@ SHAPES = {
 def measure_aggregation(shape: Shape, effort: Effort) -> dict[str, Any]:
     """Times and memory of both forms, for JSON. A form that there is not, or no memory for, is None."""
     case = random_case(shape, effort.device)
-    kernel = fused_sums() if effort.device.type == "cuda" else reference_sums
+    kernel = fused_sums(shape.classes) if effort.device.type == "cuda" else reference_sums
     fused = measure_form(partial(kernel, *case, **OPTIONS), effort) if kernel is not reference_sums else None
     plain = measure_form(partial(reference_sums, *case, **OPTIONS), effort)
     best = fused or plain
@@ -65,12 +65,13 @@ def measure_aggregation(shape: Shape, effort: Effort) -> dict[str, Any]:
 
 
 def random_case(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Queries and a full queue, dealt to subsets: the arguments of `reference_sums`."""
+    """Queries and a full queue, dealt to subsets: the arguments of `reference_sums`, with features as in training."""
     generator = torch.Generator(device).manual_seed(0)
     count = shape.classes * shape.slots
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
 
     def features(rows: int) -> Tensor:
-        return F.normalize(torch.randn(rows, shape.features, generator=generator, device=device), dim=-1)
+        return F.normalize(torch.randn(rows, shape.features, generator=generator, device=device), dim=-1).to(dtype)
 
     def probs(rows: int) -> Tensor:
         return torch.randn(rows, shape.classes, generator=generator, device=device).mul(3).softmax(-1)
