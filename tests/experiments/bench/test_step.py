@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aggmatch.config import Layer
-from aggmatch.experiments.bench import cost, timing
+from aggmatch.experiments.bench import cost
 from aggmatch.experiments.bench.step import Bench, bare_step, describe_data, endless, stand_in, warm
 from aggmatch.experiments.bench.timing import Effort
 from aggmatch.models.wide_resnet import WideResNet
@@ -82,7 +82,7 @@ def test_the_loop_neither_ends_nor_evaluates_nor_saves(monkeypatch):
 
 def test_the_loop_writes_its_log_as_often_as_it_does_by_default(monkeypatch):
     written = []
-    monkeypatch.setattr(timing, "PATIENCE", 1e9)  # on a busy machine 12 steps can take too long
+    monkeypatch.setattr("aggmatch.experiments.bench.timing.PATIENCE", 1e9)  # on a busy machine 12 steps can take too long
     monkeypatch.setattr(Log, "write", lambda _log, record: written.append(record["step"]))
     bench = Bench(tiny("supervised", train__log_every=5), Effort(CPU, wanted=12))
     step, state = bench.step()
