@@ -82,7 +82,7 @@ def test_the_loop_neither_ends_nor_evaluates_nor_saves(monkeypatch):
 
 def test_the_loop_writes_its_log_as_often_as_it_does_by_default(monkeypatch):
     written = []
-    monkeypatch.setattr("aggmatch.experiments.bench.timing.PATIENCE", 1e9)  # on a busy machine 12 steps can take too long
+    monkeypatch.setattr("aggmatch.experiments.bench.timing.PATIENCE", 1e9)  # 12 steps may take long on a busy machine
     monkeypatch.setattr(Log, "write", lambda _log, record: written.append(record["step"]))
     bench = Bench(tiny("supervised", train__log_every=5), Effort(CPU, wanted=12))
     step, state = bench.step()
