@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
 from aggmatch import aggregation
-from aggmatch.aggregation import EMPTY, Memory, aggregate, pairwise_jensen_shannon
+from aggmatch.aggregation import EMPTY, Memory, aggregate, pairwise_jensen_shannon, similarity_terms
 
 
 def random_case(queries=5, subsets=3, slots=6, features=4, classes=3, seed=0, empty=0.0):
@@ -183,3 +183,29 @@ def test_aggregation_on_the_gpu_equals_the_cpu():
     result = aggregate(feature.cuda(), probs.cuda(), Memory(*(part.cuda() for part in memory)), temperature=0.05)
     for left, right in zip(result, reference, strict=True):
         torch.testing.assert_close(left.cpu(), right, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("class_term", ["divergence", "distance"])
+def test_the_terms_of_the_similarity_are_the_cosine_and_what_is_minus_a_divergence(class_term):
+    query, feature = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.6, 0.8], [-1.0, 0.0]])
+    probs, held = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    options = {"feature_term": True, "class_term": class_term, "class_weight": 0.5}
+    terms = similarity_terms(query, probs, feature, held, **options)
+    most = math.log(2) if class_term == "divergence" else math.sqrt(math.log(2))
+    assert terms.feature.tolist() == [pytest.approx([0.6, -1])]
+    assert terms.classes.tolist() == [pytest.approx([0, -0.5 * most], abs=1e-3)]
+    assert torch.equal(terms.total, terms.feature + terms.classes)
+
+
+@pytest.mark.parametrize(
+    ("options", "zero"),
+    [
+        ({"feature_term": False, "class_term": "divergence", "class_weight": 0.5}, "feature"),
+        ({"feature_term": True, "class_term": "none", "class_weight": 0.5}, "classes"),
+        ({"feature_term": True, "class_term": "divergence", "class_weight": 0.0}, "classes"),
+    ],
+)
+def test_a_term_that_is_switched_off_is_zero(options, zero):
+    feature, probs, memory = random_case()
+    terms = similarity_terms(feature, probs, memory.feature, memory.probs, **options)
+    assert [name for name in ("feature", "classes") if not getattr(terms, name).any()] == [zero]

@@ -33,6 +33,17 @@ def test_a_run_prints_its_accuracy_and_where_it_lies(trained):
     assert "step 6/6" in out
 
 
+def test_paths_are_printed_as_they_are(run, tmp_path):
+    words = ["train", "--method", "supervised", "--out", "r[bold]1:dog:", *QUICK]
+    code, out, _ = run(*words)
+    assert code == 0
+    assert out.endswith("Run folder: r[bold]1:dog:\n")
+    assert (tmp_path / "r[bold]1:dog:/summary.json").exists()
+    code, _, err = run(*words)
+    assert code == 2
+    assert err.startswith("Error: r[bold]1:dog: holds a run already.")
+
+
 def test_quiet_prints_nothing(run):
     assert run("train", "--quiet", "--method", "supervised", *QUICK) == (0, "", "")
 
@@ -220,9 +231,9 @@ def environment() -> dict[str, str]:
 
 def test_a_signal_saves_and_says_how_to_go_on(run, monkeypatch):
     monkeypatch.setattr("aggmatch.training.state.TrainState.step", interrupting_step())
-    code, _, err = run("train", "--out", "run", *QUICK, *SMALL_QUEUE)
+    code, _, err = run("train", "--out", "run [1]", *QUICK, *SMALL_QUEUE)
     assert code == 128 + signal.SIGINT
-    assert err == "Stopped and saved at step 3. Continue: aggmatch train --resume --out run\n"
+    assert err == "Stopped and saved at step 3. Continue: aggmatch train --resume --out 'run [1]'\n"
 
 
 def interrupting_step():

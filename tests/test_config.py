@@ -20,6 +20,7 @@ from aggmatch.config import (
     parse_value,
     read_assignment,
     read_file,
+    sections,
 )
 from aggmatch.errors import AggMatchError
 
@@ -65,7 +66,7 @@ def test_settings_are_frozen_and_checked_when_made():
         ({"inner": {"names": "cat"}}, "inner.names must be a list, got 'cat'"),
         ({"inner": {"names": [1]}}, "inner.names must be a text, got 1"),
         ({"inner": {"maybe": 0.0}}, "inner.maybe must be above 0, got 0.0"),
-        ({"inner": 3}, "inner is a section, got 3"),
+        ({"inner": 3}, "inner is a section and takes no value of its own, got 3; set what is in it, such as inner.tau"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(values, message):
@@ -101,6 +102,21 @@ def test_later_layers_win_key_by_key():
     values, sources = merge(layers)
     assert values == {"inner": {"tau": 0.2, "kind": "hard"}, "steps": 1}
     assert sources == {"inner.tau": "b", "steps": "a", "inner.kind": "b"}
+
+
+def test_nested_values_of_a_layer_are_dotted_keys_and_leave_their_neighbours_alone():
+    file = Layer("a", {"inner.tau": 0.1, "inner.kind": "soft"})
+    assignment = read_assignment('inner={kind = "hard"}')
+    assert assignment.values == {"inner.kind": "hard"}
+    assert merge([file, assignment])[0] == {"inner": {"tau": 0.1, "kind": "hard"}}
+
+
+def test_sections_are_found_at_every_depth():
+    @dataclass(frozen=True, kw_only=True)
+    class Whole(Settings):
+        outer: Outer = field(default_factory=Outer)
+
+    assert list(sections(Whole)) == [("outer", Outer), ("outer.inner", Inner)]
 
 
 def test_a_key_below_a_value_is_refused():

@@ -43,7 +43,38 @@ def test_every_public_name_can_be_imported_and_nothing_else_is_promised():
 
 
 def test_the_public_names_change_only_on_purpose():
-    assert len(aggmatch.__all__) == 30
+    assert sorted(aggmatch.__all__) == [
+        "AggMatchError",
+        "Aggregate",
+        "Batch",
+        "ClassBalancedQueue",
+        "DataSet",
+        "Evaluation",
+        "Images",
+        "Layer",
+        "Memory",
+        "Method",
+        "Network",
+        "Output",
+        "Problem",
+        "PseudoLabels",
+        "Run",
+        "RunSettings",
+        "Settings",
+        "Split",
+        "StepResult",
+        "TrainedModel",
+        "Views",
+        "aggregate",
+        "build_network",
+        "draw_split",
+        "evaluate",
+        "load",
+        "load_method",
+        "resolve",
+        "resume",
+        "start",
+    ]
 
 
 def test_importing_the_package_or_its_command_line_does_not_import_torch():

@@ -2,12 +2,13 @@ import csv
 import io
 import json
 import shutil
+import statistics
 import subprocess
 
 import pytest
 from rich.console import Console
 
-from aggmatch.tables import PAGE, Table, escape_latex, show
+from aggmatch.tables import PAGE, Table, duration, escape_latex, mean_and_deviation, plural, show, show_mean
 
 TABLE = Table(
     ["name_of it", "share %", "note"], [["a & b", 12.345, "x"], ["c", None, "y"]], "A 50 % title", ["100 % ± 1"]
@@ -38,6 +39,13 @@ def test_a_narrow_terminal_breaks_long_words_and_loses_none_of_them():
     console.print(Table(["setting"], [["confidence=thresholding-by-entropy"]]).rich())
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "".join(shown.split()[2:]) == "confidence=thresholding-by-entropy"
+
+
+def test_a_terminal_shows_brackets_and_colons_as_they_are():
+    console = Console(file=io.StringIO(), width=80)
+    console.print(Table(["a[bold]b"], [["[red]:dog:"]], "c[/]d", ["e[i]f"]).rich())
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert all(text in shown for text in ("a[bold]b", "[red]:dog:", "c[/]d", "e[i]f"))
 
 
 def test_width_is_that_of_the_widest_line_in_a_terminal():
@@ -80,7 +88,7 @@ def test_latex_aligns_numbers_right_and_escapes_what_it_takes_for_something_else
 
 
 def test_latex_of_a_table_wider_than_a_page_is_set_smaller():
-    assert r"\scriptsize" in Table(["x" * PAGE], []).latex()
+    assert Table(["x" * PAGE], []).latex().count(r"\scriptsize\setlength") == 1
     assert r"\scriptsize" not in Table(["x" * (PAGE - 10)], []).latex()
 
 
@@ -106,3 +114,33 @@ def test_latex_compiles_whatever_the_cells_hold(tmp_path):
 def test_nothing_is_not_shown_as_less_than_nothing():
     assert show(-0.001) == "0.00"
     assert show(-0.01) == "-0.01"
+
+
+def test_a_noun_has_its_number():
+    assert [plural(count, "run") for count in (0, 1, 2, 1000)] == ["0 runs", "1 run", "2 runs", "1,000 runs"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "–"),
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (61, "1 min 1 s"),
+        (660, "11 min"),
+        (7200, "2 h 0 min"),
+        (11_520, "3 h 12 min"),
+        (90000, "1 d 1 h"),
+        (9e6, "104 d"),
+    ],
+)
+def test_a_duration_has_as_many_units_as_it_needs(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_one_value_has_no_deviation():
+    assert mean_and_deviation([3.0]) == (3.0, None)
+    assert mean_and_deviation([3.0, 5.0]) == (4.0, statistics.stdev([3, 5]))
+    assert show_mean([3.0]) == "3.00"
+    assert show_mean([3.0, 5.0], 1) == "4.0 ± 1.4"

@@ -36,6 +36,20 @@ class Memory(NamedTuple):
     """(M, S), the slots of each subset; `EMPTY` where there is none."""
 
 
+class Similarity(NamedTuple):
+    """The two terms of S(b, l) = cos(v_b, v_l) + λ_sim · s(p_b, p_l) (Eq. 3); zero where a term is switched off."""
+
+    feature: Tensor
+    """cos(v_b, v_l), (B, Q)."""
+    classes: Tensor
+    """λ_sim · s(p_b, p_l), never above 0, (B, Q)."""
+
+    @property
+    def total(self) -> Tensor:
+        """S, (B, Q)."""
+        return self.feature + self.classes
+
+
 class Aggregate(NamedTuple):
     """Refined pseudo labels and how far the subsets agree on them."""
 
@@ -111,12 +125,16 @@ def reference_sums(
     filled_MS = slot_MS != EMPTY
     slot_MS = slot_MS.clamp(min=0)
     slot_probs_MSY = probs_QY[slot_MS].float()
-    score_BMS = query_BD.new_zeros(len(query_BD), *slot_MS.shape, dtype=torch.float32)
-    if feature_term:
-        score_BMS = torch.einsum("bd,msd->bms", query_BD.float(), feature_QD[slot_MS].float())
-    if class_term != "none" and class_weight:
-        js_BMS = pairwise_jensen_shannon(query_probs_BY, slot_probs_MSY.flatten(0, 1)).view_as(score_BMS)
-        score_BMS = score_BMS - class_weight * (js_BMS.sqrt() if class_term == "distance" else js_BMS)
+    terms = similarity_terms(
+        query_BD,
+        query_probs_BY,
+        feature_QD[slot_MS].flatten(0, 1),
+        slot_probs_MSY.flatten(0, 1),
+        feature_term=feature_term,
+        class_term=class_term,
+        class_weight=class_weight,
+    )
+    score_BMS = terms.total.unflatten(1, slot_MS.shape)
 
     voter_M = filled_MS.any(1)
     # An empty subset is softmaxed over its unfilled places, which keeps it finite, and then left out.
@@ -126,6 +144,30 @@ def reference_sums(
     ballot_BMY = one_hot(hypothesis_BMY.argmax(-1), probs_QY.shape[-1])
     voter_M1 = voter_M[:, None].float()
     return (hypothesis_BMY * voter_M1).sum(1), (ballot_BMY * voter_M1).sum(1)
+
+
+def similarity_terms(
+    query_BD: Tensor,
+    query_probs_BY: Tensor,
+    feature_QD: Tensor,
+    probs_QY: Tensor,
+    *,
+    feature_term: bool,
+    class_term: ClassTerm,
+    class_weight: float,
+) -> Similarity:
+    """Similarity of every query to every slot, term by term, in float32 (Eq. 3).
+
+    query_BD and feature_QD: unit length.
+    """
+    feature_BQ = torch.zeros(len(query_BD), len(feature_QD), device=query_BD.device)
+    classes_BQ = torch.zeros_like(feature_BQ)
+    if feature_term:
+        feature_BQ = query_BD.float() @ feature_QD.float().T
+    if class_term != "none" and class_weight:
+        js_BQ = pairwise_jensen_shannon(query_probs_BY.float(), probs_QY.float())
+        classes_BQ = -class_weight * (js_BQ.sqrt() if class_term == "distance" else js_BQ)
+    return Similarity(feature_BQ, classes_BQ)
 
 
 def pairwise_jensen_shannon(query_BY: Tensor, slots_QY: Tensor) -> Tensor:

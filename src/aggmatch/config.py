@@ -71,7 +71,7 @@ class Settings:
             kind = kinds[name]
             if is_section(kind) and not isinstance(value, Settings):
                 if not isinstance(value, Mapping):
-                    raise ConfigError(key, f"is a section, got {value!r}", sources.get(key, ""))
+                    raise no_section(key, value, kind, sources.get(key, ""))
                 arguments[name] = kind.build(value, sources, key + ".")
             else:
                 arguments[name] = value
@@ -96,6 +96,21 @@ def plain(value: Any) -> Any:
 def is_section(kind: Any) -> bool:
     """Whether a field's type is a section of its own."""
     return isinstance(kind, type) and issubclass(kind, Settings)
+
+
+def no_section(key: str, value: Any, section: type[Settings], source: str) -> ConfigError:
+    """The error for a value in the place of a section, with the first setting of that section as an example."""
+    first = next(iter(field_types(section)), "name")  # fields that depend on a choice follow the name of what is chosen
+    problem = f"is a section and takes no value of its own, got {value!r}; set what is in it, such as {key}.{first}"
+    return ConfigError(key, problem, source)
+
+
+def sections(section: type[Settings], prefix: str = "") -> Iterator[tuple[str, type[Settings]]]:
+    """Dotted key and type of every section below `section`."""
+    for name, kind in field_types(section).items():
+        if is_section(kind):
+            yield prefix + name, kind
+            yield from sections(kind, f"{prefix}{name}.")
 
 
 def field_types(section: type[Settings]) -> dict[str, Any]:
@@ -141,10 +156,13 @@ def checked(value: Any, kind: Any, key: str) -> Any:
 
 @dataclass(frozen=True)
 class Layer:
-    """Values from one place (`run.toml`, `--set optim.lr=0.1`), as dotted keys."""
+    """Values from one place (`run.toml`, `--set optim.lr=0.1`), as dotted keys; nested ones are flattened."""
 
     source: str
     values: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", flatten(self.values))
 
 
 def merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -188,7 +206,7 @@ def read_file(path: Path) -> Layer:
         raise AggMatchError(f"Cannot read configuration {path}: {error}.") from None
     if not isinstance(nested, Mapping):
         raise AggMatchError(f"Cannot read configuration {path}: it holds no table of settings.")
-    return Layer(str(path), flatten(nested))
+    return Layer(str(path), nested)
 
 
 def read_assignment(text: str) -> Layer:

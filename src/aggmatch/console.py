@@ -10,6 +10,15 @@ stdout = Console()
 stderr = Console(stderr=True)
 
 
+def say(text: str, *, error: bool = False, quiet: bool = False) -> None:
+    """Print a text as it is: brackets are no markup, colons no emoji, and only the terminal itself breaks long lines.
+
+    It goes to standard output or, with `error`, to standard error; with `quiet` nowhere.
+    """
+    if not quiet:
+        (stderr if error else stdout).out(text, highlight=False)
+
+
 def follow(records: Iterable[dict[str, Any]], *, title: str, done: int, steps: int, network: str, quiet: bool) -> None:
     """Run through the records of a training run, showing each as it comes."""
     if quiet:
@@ -24,10 +33,10 @@ def follow(records: Iterable[dict[str, Any]], *, title: str, done: int, steps: i
 def follow_live(records: Iterable[dict[str, Any]], title: str, done: int, steps: int, network: str) -> None:
     """A bar with rate, loss, accuracy and the time left."""
     columns = (
-        TextColumn("{task.description}", style="bold"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[facts]}"),
+        TextColumn("{task.fields[facts]}", markup=False),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
@@ -47,7 +56,7 @@ def follow_plain(records: Iterable[dict[str, Any]], title: str, steps: int, netw
         facts |= describe(record, network)
         if f"accuracy_{network}" in record:
             line = "  ".join([title, f"step {record['step']}/{steps}", *facts.values(), f"{record['seconds']:.0f} s"])
-            stdout.print(line, highlight=False, soft_wrap=True)
+            say(line)
 
 
 def describe(record: dict[str, Any], network: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ class Evaluation:
     @property
     def accuracy(self) -> float:
         """Share of right predictions in percent."""
-        return 100 * float((self.predicted == self.labels).double().mean())
+        return 100 * int((self.predicted == self.labels).sum()) / len(self.labels)
 
     @property
     def confusion(self) -> Tensor:
@@ -45,6 +45,20 @@ class Evaluation:
 
 
 @torch.no_grad()
+def predict(method: Method[Any], network: Network, pixels: Tensor, batch: int = 1000) -> Tensor:
+    """Class probabilities of uint8 images (N, C, H, W), a batch at a time, with running BatchNorm statistics; (N, Y).
+
+    The images may lie anywhere; the result lies on the CPU. No images at all give (0, Y).
+    """
+    device = next(network.parameters()).device
+    training = network.training
+    network.eval()
+    probs = [method.predict(network, some.to(device)).cpu() for some in pixels.split(batch)]
+    network.train(training)
+    return torch.cat(probs)
+
+
+@torch.no_grad()
 def evaluate(
     method: Method[Any], network: Network, images: Images, labeled: Images | None = None, batch: int = 1000
 ) -> Evaluation:
@@ -53,14 +67,12 @@ def evaluate(
     `labeled` holds the labelled training images with their given labels, which some methods compare with; without it
     the method is taken as prepared.
     """
-    device = next(network.parameters()).device
-    training = network.training
-    network.eval()
     if labeled is not None:
+        device, training = next(network.parameters()).device, network.training
+        network.eval()
         method.prepare(network, labeled.pixels.to(device), labeled.labels.to(device))
-    probs = [method.predict(network, pixels.to(device)) for pixels in images.pixels.split(batch)]
-    network.train(training)
-    return Evaluation(torch.cat(probs).cpu(), images.labels)
+        network.train(training)
+    return Evaluation(predict(method, network, images.pixels, batch), images.labels)
 
 
 def accuracies(

@@ -1,4 +1,4 @@
-"""Writing files so that nothing is ever half there."""
+"""Writing files so that nothing is ever half there, and the folders for them."""
 
 import os
 from pathlib import Path
@@ -21,3 +21,12 @@ def write_atomically(path: Path, data: bytes) -> None:
             raise
     except OSError as error:
         raise AggMatchError(f"Cannot write {path}: {error.strerror}. What was there before is unchanged.") from error
+
+
+def make_folder(path: Path) -> Path:
+    """The folder, made if it is not there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AggMatchError(f"Cannot write to {path}: {error.strerror}. Choose another --out.") from None
+    return path

@@ -1,16 +1,21 @@
 """Trained networks from the folder of their run: the model it saved, and snapshots of how it got there."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from aggmatch import __version__
+from aggmatch.augment import check_images
 from aggmatch.config import Layer, flatten
 from aggmatch.data import DataSet, load
 from aggmatch.errors import AggMatchError
-from aggmatch.evaluation import Evaluation, evaluate
+from aggmatch.evaluation import Evaluation, evaluate, predict
 from aggmatch.methods import Method, Problem, load_method
 from aggmatch.models import Network, build_network
 from aggmatch.training.checkpoint import Checkpoint, unpack
@@ -29,23 +34,30 @@ class TrainedModel:
     settings: RunSettings
 
     @classmethod
-    def load(cls, run: Path, changes: list[Layer] | None = None) -> "TrainedModel":
+    def load(cls, run: str | Path, changes: list[Layer] | None = None) -> "TrainedModel":
         """Read the model of a finished run; `changes` may move it to another device."""
-        folder = RunFolder(run)
+        folder = RunFolder(Path(run))
         settings = read_settings(folder, changes)
         if not folder.model.exists():
             raise AggMatchError(f"{run} has no model yet: its run has not finished. Continue it with --resume.")
         saved = read_saved(folder.model)
-        with damage_named(folder.model):
-            method = rebuild_method(saved, settings)
-            network = rebuild_network(saved, "network", method)
-            method.load_state_dict(saved.section("method"), strict=False)  # just what it predicts with
         device = choose_device(settings.runtime.device)
-        return cls(network.to(device), method.to(device), tuple(saved.facts["classes"]), settings)
+        with damage_named(folder.model):
+            method, (network,) = rebuild(saved, settings, device, "network")
+            for name in method.predictor:
+                method.get_buffer(name).copy_(saved.tensors[f"method.{name}"])
+        return cls(network, method, tuple(saved.facts["classes"]), settings)
 
     def data(self, *, download: bool = False) -> DataSet:
         """The data set that it was trained on."""
         return load(self.settings.data.name, Path(self.settings.runtime.data_dir), download)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Class probabilities of uint8 images (N, C, side, side), in the order of `classes`; (N, Y), on the CPU."""
+        check_images(images)
+        if images.shape[1] != self.network.channels:
+            raise AggMatchError(f"The model takes images of {self.network.channels} channels, got {images.shape[1]}.")
+        return predict(self.method, self.network, images)
 
     def evaluate(self, data: DataSet) -> Evaluation:
         """Predictions on the test images."""
@@ -65,13 +77,11 @@ class Snapshot:
     def load(cls, path: Path, settings: RunSettings) -> "Snapshot":
         """Read one file of a run's folder `snapshots`."""
         saved = read_saved(path)
-        with damage_named(path):
-            method = rebuild_method(saved, settings)
-            online, average = (rebuild_network(saved, name, method) for name in ("online", "average"))
-            method.load_state_dict(saved.section("method"))
-            step = int(saved.facts["step"])
         device = choose_device(settings.runtime.device)
-        return cls(step, online.to(device), average.to(device), method.to(device))
+        with damage_named(path):
+            method, (online, average) = rebuild(saved, settings, device, "online", "average")
+            method.load_state_dict(saved.section("method"))
+            return cls(int(saved.facts["step"]), online, average, method)
 
 
 def read_settings(folder: RunFolder, changes: list[Layer] | None = None) -> RunSettings:
@@ -85,24 +95,25 @@ def read_saved(path: Path) -> Checkpoint:
         return unpack(path.read_bytes())
 
 
-def rebuild_method(saved: Checkpoint, settings: RunSettings) -> Method[Any]:
-    """The method that the tensors were trained with, its buffers empty."""
+def rebuild(
+    saved: Checkpoint, settings: RunSettings, device: torch.device, *sections: str
+) -> tuple[Method[Any], list[Network]]:
+    """The method that the tensors were trained with, its buffers empty, and saved networks, ready to predict."""
     facts = saved.facts
-    network = build_network(facts["model"], channels=facts["channels"], classes=len(facts["classes"]))
-    problem = Problem(
-        classes=network.classes, features=network.features, labels=facts["labels"], images=facts["images"]
-    )
-    method: Method[Any] = load_method(settings.method_name)(settings.method, problem)
-    return method
-
-
-def rebuild_network(saved: Checkpoint, section: str, method: Method[Any]) -> Network:
-    """One of the saved networks, ready to predict."""
-    facts = saved.facts
-    network = build_network(facts["model"], channels=facts["channels"], classes=len(facts["classes"]))
-    network.head = method.build_head()
-    network.load_state_dict(saved.section(section))
-    return network.eval()
+    with torch.random.fork_rng(devices=[]):  # first weights are drawn and thrown away
+        network = build_network(facts["model"], channels=facts["channels"], classes=len(facts["classes"]))
+        problem = Problem(
+            classes=network.classes, features=network.features, labels=facts["labels"], images=facts["images"]
+        )
+        method: Method[Any] = load_method(settings.method_name)(settings.method, problem)
+        network.head = method.build_head()
+    network.mixed = facts.get("mixed", False) and device.type == "cuda"  # the run's arithmetic, where that is fast
+    networks = []
+    for section in sections:
+        network = copy.deepcopy(network)
+        network.load_state_dict(saved.section(section))
+        networks.append(network.eval().to(device))
+    return method.to(device), networks
 
 
 @contextmanager

@@ -1,10 +1,12 @@
-"""A small table of results that prints in a terminal and writes as CSV, JSON, Markdown or LaTeX."""
+"""Results as a person reads them: small tables for a terminal, CSV, JSON, Markdown or LaTeX, and single values."""
 
 import csv
 import io
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,8 +35,6 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 """Characters that LaTeX takes for something else or does not have in its fonts."""
 PAGE = 75
 """Characters in the width of a LaTeX page; wider tables are set smaller."""
-PAGE = 75
-"""Characters in the width of a LaTeX page; wider tables are set smaller."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,18 @@ class Table:
     """Sentences to stand below it wherever a person reads it."""
 
     def rich(self) -> "RenderableType":
-        """For a terminal."""
+        """For a terminal, which shows every character as it is: a string would be read as markup."""
         from rich import box
         from rich.console import Group
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        table = RichTable(title=self.title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+        title = Text(self.title, "bold") if self.title else None
+        table = RichTable(title=title, box=box.SIMPLE_HEAD, title_justify="left")
         for number, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if self.is_numeric(number) else "left", overflow="fold")
+            table.add_column(Text(column), justify="right" if self.is_numeric(number) else "left", overflow="fold")
         for row in self.rows:
-            table.add_row(*map(show, row))
+            table.add_row(*(Text(show(value)) for value in row))
         return Group(table, *map(Text, self.notes))
 
     @property
@@ -98,7 +99,6 @@ class Table:
             r"\centering",
             *([rf"\caption{{{escape_latex(self.title)}}}"] if self.title else []),
             *([r"\scriptsize\setlength{\tabcolsep}{3pt}"] if self.width > PAGE else []),
-            *([r"\scriptsize\setlength{\tabcolsep}{3pt}"] if self.width > PAGE else []),
             rf"\begin{{tabular}}{{{alignment}}}",
             r"\hline",
             head,
@@ -117,8 +117,38 @@ def escape_latex(text: str) -> str:
     return "".join(LATEX.get(character, character) for character in text)
 
 
+# Values -----------------------------------------------------------------------------------------------------------
+
+
 def show(value: Any) -> str:
     """A value as a person reads it."""
     if value is None:
         return "–"
     return f"{round(value, 2) + 0.0:.2f}" if isinstance(value, float) else str(value)  # never −0.00
+
+
+def plural(count: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def duration(seconds: float | None) -> str:
+    """A time in its largest unit, and in the next smaller one too where there are fewer than ten of it."""
+    if seconds is None:
+        return show(None)
+    whole = round(seconds)
+    for (unit, size), (next_unit, next_size) in pairwise((("d", 86400), ("h", 3600), ("min", 60), ("s", 1))):
+        count, rest = divmod(whole, size)
+        if count:
+            return f"{count} {unit}" if count >= 10 else f"{count} {unit} {rest // next_size} {next_unit}"
+    return f"{whole} s"
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and sample standard deviation, which one value alone does not have."""
+    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def show_mean(values: Sequence[float], digits: int = 2) -> str:
+    """Mean ± sample standard deviation: 92.54 ± 0.76."""
+    return " ± ".join(f"{value:.{digits}f}" for value in mean_and_deviation(values) if value is not None)

@@ -3,15 +3,18 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
 from aggmatch.aggregation import EMPTY, aggregate
 from aggmatch.analysis import attention as module
 from aggmatch.analysis.attention import attention, class_attention, mean_by_class, panels, similarity, slot_classes
+from aggmatch.analysis.pseudo_labels import pseudo_labels_at
 from aggmatch.analysis.runs import RunRecord
-from aggmatch.methods.aggmatch import Config
+from aggmatch.methods.aggmatch import AggMatch, Config
 from aggmatch.queue import ClassBalancedQueue
 
 
@@ -93,10 +96,17 @@ def test_a_slot_belongs_to_its_ring_or_to_its_most_probable_class():
     assert slot_classes(single, 3).tolist() == single.probs[:4].argmax(1).tolist()
 
 
+def last_maps(run: RunRecord, count: int, **changes: object) -> dict[str, NDArray[np.float32]]:
+    """The maps of some unlabelled images by the last snapshot, perhaps with other settings of the method."""
+    found = pseudo_labels_at(run, run.snapshots[-1])
+    method: AggMatch = run.snapshot(run.snapshots[-1]).method  # type: ignore[assignment]
+    method.config = replace(method.config, **changes)  # type: ignore[arg-type]
+    assert found.feature is not None
+    return class_attention(method, found.feature[:count], found.own[:count], found.truth[:count])
+
+
 def test_rows_of_the_maps_sum_to_one(aggmatch_run: RunRecord):
-    data = aggmatch_run.data()
-    snapshot = aggmatch_run.snapshot(aggmatch_run.snapshots[-1])
-    maps = class_attention(snapshot, data.train.pixels[:150], data.train.labels[:150])
+    maps = last_maps(aggmatch_run, 150)
     assert list(maps) == ["feature term", "class term", "both"]
     for values in maps.values():
         assert values.shape == (10, 10)
@@ -104,19 +114,14 @@ def test_rows_of_the_maps_sum_to_one(aggmatch_run: RunRecord):
 
 
 def test_maps_do_not_depend_on_how_queries_are_batched(aggmatch_run: RunRecord, monkeypatch):
-    data = aggmatch_run.data()
-    snapshot = aggmatch_run.snapshot(aggmatch_run.snapshots[-1])
-    whole = class_attention(snapshot, data.train.pixels[:60], data.train.labels[:60])
+    whole = last_maps(aggmatch_run, 60)
     monkeypatch.setattr(module, "BATCH", 7)
-    parts = class_attention(snapshot, data.train.pixels[:60], data.train.labels[:60])
+    parts = last_maps(aggmatch_run, 60)
     assert parts["both"] == pytest.approx(whole["both"], abs=1e-5, nan_ok=True)
 
 
 def test_a_term_that_the_run_does_not_use_is_not_shown(aggmatch_run: RunRecord):
-    data = aggmatch_run.data()
-    snapshot = aggmatch_run.snapshot(aggmatch_run.snapshots[-1])
-    snapshot.method.config = replace(snapshot.method.config, class_term="none")
-    assert list(class_attention(snapshot, data.train.pixels[:20], data.train.labels[:20])) == ["feature term"]
+    assert list(last_maps(aggmatch_run, 20, class_term="none")) == ["feature term"]
 
 
 def test_only_runs_with_a_queue_get_a_panel_with_every_snapshot(rivals: list[RunRecord]):

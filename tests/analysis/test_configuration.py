@@ -61,7 +61,8 @@ def test_only_departures_from_the_recipe_are_marked(tmp_path):
 def test_of_several_runs_only_the_differences_are_shown(tmp_path):
     runs = read_runs([write_folder(tmp_path / "a"), write_folder(tmp_path / "b", method="supervised", optim__lr=0.1)])
     rows = {row.key: row for row in difference_rows(runs)}
-    assert {key for key in rows if not key.startswith("method.")} == {"optim.lr"}
+    others = {key for key in rows if not key.startswith("method.")}
+    assert others == {"optim.lr", "optim.average", "optim.weight_decay"}
     assert rows["method.name"].values == ["fixmatch", "supervised"]
     assert rows["method.threshold"].values == ["0.95", "–"]
     assert (rows["optim.lr"].values, rows["optim.lr"].departs) == (["0.03", "0.1"], True)

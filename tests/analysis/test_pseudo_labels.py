@@ -5,12 +5,12 @@ import torch
 from aggmatch.aggregation import Aggregate
 from aggmatch.analysis.pseudo_labels import (
     PseudoLabeled,
+    deal,
     evenly,
     has_queue,
     look,
     pseudo_labels,
     pseudo_labels_at,
-    split_generator,
     unlabeled_images,
 )
 from aggmatch.analysis.runs import RunRecord
@@ -64,7 +64,7 @@ def test_refined_ones_are_what_the_method_itself_says(aggmatch_run: RunRecord):
     found, snapshot = pseudo_labels_at(aggmatch_run, path), aggmatch_run.snapshot(path)
     output = look(snapshot.online, aggmatch_run.data().train.pixels[found.index])
     method: AggMatch = snapshot.method  # type: ignore[assignment]
-    attended = method.attend(output.feature, output.logits.softmax(-1), split_generator(output.feature.device))
+    attended = method.attend(output.feature, output.logits.softmax(-1), deal(method))
     assert found.aggregated is not None
     assert torch.allclose(found.aggregated.probs, attended.probs, atol=1e-6)
     assert torch.equal(found.aggregated.vote, attended.vote), "all batches are dealt the same subsets"

@@ -12,12 +12,13 @@ import pytest
 from tests.analysis.folders import line, write_folder
 from tests.conftest import toy_settings
 
-from aggmatch.analysis import report
+from aggmatch.analysis import attention, labels, predictions, report
 from aggmatch.analysis import runs as run_folders
-from aggmatch.analysis.report import CHAPTERS, duration, page
+from aggmatch.analysis.report import CHAPTERS, page
 from aggmatch.analysis.runs import RunRecord, read_runs
 from aggmatch.data import DataSet
 from aggmatch.errors import AggMatchError
+from aggmatch.models import Network
 from aggmatch.training import loop
 
 HOSTILE = ("<script>a()</script>", "$\\frac{ $", "\"'><img src=x> &amp; {{ 7 * 7 }}")
@@ -209,9 +210,40 @@ def test_a_page_that_is_watched_reloads_and_leaves_out_what_takes_long(trained):
 def test_progress_is_told_part_by_part(trained, quick_map):
     lines: list[str] = []
     page(read_runs([trained["supervised"]]), tell=lines.append)
-    assert [text.split(":")[0] for text in lines] == [
-        *("curves", "predictions", "labels", "doubts", "attention", "embedding", "tables")
+    assert [text for text in lines if text.endswith(" of 6 ...")] == [
+        "curves, 1 of 6 ...",
+        "predictions, 2 of 6 ...",
+        "labels, 3 of 6 ...",
+        "doubts, 4 of 6 ...",
+        "attention, 5 of 6 ...",
+        "embedding, 6 of 6 ...",
     ]
+    assert lines[0] == "Model of supervised fold 0 on 360 test images ..."
+    made = lines[lines.index("predictions, 2 of 6 ...") + 1]
+    assert re.fullmatch(r"  Confusion, supervised fold 0: \d+\.\d s", made)
+
+
+def test_what_is_left_out_is_told_too(trained, monkeypatch):
+    monkeypatch.setattr(RunRecord, "data", missing)
+    keep_chapters(monkeypatch, "features")
+    lines: list[str] = []
+    page(read_runs([trained["aggmatch"]]), tell=lines.append)
+    assert lines[:2] == ["embedding, 1 of 1 ...", "  Not shown: digits is not in data."]
+
+
+def test_networks_look_at_the_same_images_once_for_all_figures(rival_folders, monkeypatch):
+    looked: list[int] = []
+    forward = Network.forward
+
+    def counting(network, images, *words, **options):
+        looked.append(len(images))
+        return forward(network, images, *words, **options)
+
+    monkeypatch.setattr(Network, "forward", counting)
+    runs = read_runs(rival_folders[:1])
+    shown = [panel.name for module in (predictions, labels, attention) for panel in module.panels(runs)]
+    assert len(shown) == 5
+    assert sum(looked) == 360 + 3 * 1417, "the test images by the model, the unlabelled ones by each snapshot"
 
 
 def test_concerns_that_runs_share_are_told_once(tmp_path):
@@ -223,10 +255,3 @@ def test_concerns_that_runs_share_are_told_once(tmp_path):
 
 def test_a_run_without_concerns_has_no_box(tmp_path):
     assert "Before you rely on it" not in page(read_runs([write_folder(tmp_path / "a", [line(1000)], {})]), quick=True)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(None, "–"), (5.04, "5 s"), (119.4, "119 s"), (121, "2 min"), (11_520, "3 h 12 min")]
-)
-def test_times_are_told_as_a_person_would(seconds, text):
-    assert duration(seconds) == text

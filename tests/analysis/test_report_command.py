@@ -14,7 +14,7 @@ def test_the_page_is_written_where_it_is_wanted(run, tmp_path):
     write_folder(tmp_path / "a", [line(20)])
     code, out, err = run("report", "a", "--out", "deep/er/page.html")
     assert (code, out) == (0, "Report: deep/er/page.html\n")
-    assert "curves: " in err
+    assert "curves, 1 of 6 ..." in err
     assert "The run is not finished" in (tmp_path / "deep/er/page.html").read_text()
 
 
@@ -30,6 +30,22 @@ def test_an_interrupted_watch_is_no_failure(run, tmp_path, monkeypatch):
     code, out, err = run("report", "a", "--watch")
     assert (code, out) == (0, "Report: report.html\n")
     assert err == "Watching; open report.html in a browser. Ctrl-C stops.\n"
+
+
+@pytest.mark.parametrize("words", [[], ["--watch"]])
+def test_files_of_the_data_are_fetched_on_request_also_by_a_page_that_is_watched(run, tmp_path, monkeypatch, words):
+    write_folder(tmp_path / "a", [line(20)], summary={})
+    asked = []
+
+    def page(records, **_):
+        asked.append([record.download for record in records])
+        return ""
+
+    monkeypatch.setattr(report, "page", page)
+    monkeypatch.setattr(watch, "page", page)
+    assert run("report", "a", *words, "--download")[0] == 0
+    assert run("report", "a", *words)[0] == 0
+    assert asked == [[True], [False]]
 
 
 def interrupted_once():

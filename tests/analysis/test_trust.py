@@ -5,7 +5,7 @@ from tests.analysis.folders import write_folder
 
 from aggmatch.analysis import trust
 from aggmatch.analysis.runs import read_runs
-from aggmatch.analysis.trust import Share, accepted, class_results, paired
+from aggmatch.analysis.trust import Share, accepted, class_results, paired, tried
 from aggmatch.evaluation import Evaluation
 
 
@@ -19,6 +19,30 @@ def certain(predicted: torch.Tensor, labels: torch.Tensor, confidence: float = 1
 @pytest.fixture
 def runs(tmp_path):
     return read_runs([write_folder(tmp_path / name, [], {}, method=name) for name in ("fixmatch", "supervised")])
+
+
+def test_a_model_is_tried_once_and_its_progress_is_told(rival_folders, monkeypatch):
+    (run,) = read_runs(rival_folders[:1])
+    lines: list[str] = []
+    monkeypatch.setattr(trust, "PART", 100)
+    monkeypatch.setattr(trust, "PATIENCE", -1)
+    found = tried(run, lines.append)
+    assert lines == [
+        "Model of aggmatch fold 0 on 360 test images ...",
+        *(f"  {n} of 360" for n in (100, 200, 300, 360)),
+    ]
+    assert tried(run, lines.append) is found
+    assert len(lines) == 5
+    assert run.summary is not None
+    assert found.accuracy == pytest.approx(run.summary["accuracy"])
+    assert torch.allclose(found.probs, run.model().evaluate(run.data()).probs, atol=1e-6)
+
+
+def test_what_does_not_take_long_is_told_of_in_one_line(rival_folders):
+    (run,) = read_runs(rival_folders[:1])
+    lines: list[str] = []
+    tried(run, lines.append)
+    assert len(lines) == 1
 
 
 def test_classes_are_told_with_their_labels_and_what_they_are_taken_for(runs, monkeypatch):

@@ -4,6 +4,7 @@ import shutil
 import pytest
 from tests.analysis.folders import line
 
+from aggmatch.analysis import watch as module
 from aggmatch.analysis.watch import watch
 from aggmatch.training.log import Log
 
@@ -42,6 +43,19 @@ def test_the_page_follows_the_run_and_is_whole_when_it_has_finished(training, tm
     assert 'id="features"' in last
     assert told[:2] == ["supervised fold 0 step 12 of 12", "supervised fold 0 step 13 of 12"]
     assert [item.name for item in tmp_path.iterdir() if item.name.startswith(".")] == []
+
+
+def test_data_may_be_fetched_whenever_the_run_is_read_again(training, tmp_path, monkeypatch):
+    path, finish = training
+    asked = []
+
+    def page(runs, **_):
+        asked.append(runs[0].download)
+        return ""
+
+    monkeypatch.setattr(module, "page", page)
+    assert watch([path], tmp_path / "report.html", download=True, tell=lambda _: None, pause=lambda _: finish())
+    assert asked == [True, True]
 
 
 def test_a_run_that_logs_nothing_new_is_not_written_again(training, tmp_path):

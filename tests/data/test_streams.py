@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggmatch.data import IndexStream, streams
+from aggmatch.data import BalancedStream, IndexStream, streams
 from aggmatch.data.randomness import permutations
 from aggmatch.errors import AggMatchError
 
@@ -133,3 +133,20 @@ def test_orders_are_made_once_per_block_and_batches_are_views_of_them(monkeypatc
 def test_wrong_arguments_are_refused(arguments, problem):
     with pytest.raises(AggMatchError, match=problem):
         IndexStream(*arguments)
+
+
+def test_a_balanced_batch_holds_equally_many_of_each_class():
+    labels = torch.tensor([0, 0, 0, 1, 2, 2])
+    stream = BalancedStream(torch.arange(6), labels, ("cat", "dog", "horse"), 6, 0)
+    for _ in range(4):
+        assert labels[stream.next()].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_batch_that_cannot_be_balanced_is_refused():
+    with pytest.raises(AggMatchError, match="train.batch must be a multiple of 2, .*, got 3"):
+        BalancedStream(torch.arange(2), torch.tensor([0, 1]), ("cat", "dog"), 3, 0)
+
+
+def test_a_class_that_noise_has_left_without_a_label_is_named():
+    with pytest.raises(AggMatchError, match="labelled as class 'dog', .* Label noise or the split file leaves it none"):
+        BalancedStream(torch.arange(3), torch.tensor([0, 2, 2]), ("cat", "dog", "horse"), 3, 0)

@@ -1,25 +1,12 @@
 """The example of the guide, taken from the page and used as a reader would."""
 
 import json
-import re
 import sys
 from pathlib import Path
 
 import pytest
-import typer.main
 
 from aggmatch import cli
-
-PAGE = Path(__file__).parents[2] / "docs/add-a-method.md"
-
-
-@pytest.fixture
-def margin(tmp_path: Path, monkeypatch) -> Path:
-    """A folder with the guide's example in it, as the working directory."""
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
-    (tmp_path / "margin.py").write_text(code)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_the_example_trains_resumes_and_is_logged(margin: Path, monkeypatch):
@@ -47,8 +34,3 @@ def test_a_wrong_setting_of_the_example_is_refused(margin: Path, monkeypatch, ca
         cli.main()
     assert stop.value.code == 2
     assert "method.momentum must be in [0, 1], got 2.0" in capsys.readouterr().err
-
-
-def test_the_page_shows_commands_that_exist():
-    commands = set(re.findall(r"`?aggmatch (\w+)", PAGE.read_text())) - {"import"}
-    assert commands <= set(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]

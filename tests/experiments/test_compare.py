@@ -80,6 +80,16 @@ def test_another_setting_in_the_same_folder_is_refused(tmp_path: Path):
         compare.run(compare.plan(["supervised"], 1, layers(optim__lr=0.1)), tmp_path, train)
 
 
+@pytest.mark.parametrize(
+    ("key", "advice"), [("method.name", "--methods"), ("data.fold", "--folds N"), ("data.split", "train --split FILE")]
+)
+def test_what_sets_the_runs_apart_cannot_be_set(key, advice):
+    with pytest.raises(
+        AggMatchError, match=rf"{key} cannot be set for a comparison, .* \(from the file\)\. .*{advice}"
+    ):
+        compare.plan(["supervised"], 2, [*layers(), Layer("the file", {"train.batch": 5, key: "9"})])
+
+
 def test_an_unknown_method_stops_before_anything_is_trained(tmp_path: Path):
     with pytest.raises(AggMatchError, match="Unknown method 'nonsense'"):
         compare.plan(["supervised", "nonsense"], 3, layers())

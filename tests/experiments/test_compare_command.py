@@ -9,3 +9,14 @@ def test_methods_are_compared_and_the_table_is_written(run, tmp_path):
     assert "supervised" in out
     assert "pi_model" in out
     assert sorted(path.suffix for path in (tmp_path / "c").glob("comparison.*")) == [".csv", ".json", ".md"]
+
+
+def test_one_labelled_set_is_not_passed_off_as_folds(run, tmp_path):
+    words = "compare digits --methods supervised --folds 2 --steps 4 --set data.split=x.json"
+    code, out, err = run(*words.split())
+    assert (code, out) == (2, "")
+    assert err == (
+        "Error: data.split cannot be set for a comparison, whose folds would then have the same labels "
+        "(from --set data.split=x.json). Train on it with: aggmatch train --split FILE\n"
+    )
+    assert not list(tmp_path.iterdir())

@@ -1,8 +1,6 @@
-import pytest
-
 from aggmatch.config import Layer
 from aggmatch.experiments import outlook as module
-from aggmatch.experiments.outlook import PART, WHOLE, Pace, duration, find_paces, kind, measure, outlook
+from aggmatch.experiments.outlook import PART, WHOLE, StepPace, find_paces, kind, measure, outlook
 from aggmatch.training.settings import resolve
 
 
@@ -24,13 +22,13 @@ def test_runs_that_differ_in_what_takes_no_time_are_of_one_kind():
 
 
 def test_the_pace_of_a_run_in_the_folder_is_taken_from_its_clock(plan, pretend, monkeypatch):
-    monkeypatch.setattr(module, "measure", lambda settings: Pace(9.0, WHOLE))
+    monkeypatch.setattr(module, "measure", lambda settings: StepPace(9.0, WHOLE))
     made = plan()
     pretend(made.runs[0], 50.0)
     paces = find_paces(made.runs, quiet)
     assert paces[kind(made.runs[0].settings)].seconds == (7.0 - 3.0) / (4 - 2)
     assert "folder" in paces[kind(made.runs[0].settings)].origin
-    assert paces[kind(made.runs[-1].settings)] == Pace(9.0, WHOLE)
+    assert paces[kind(made.runs[-1].settings)] == StepPace(9.0, WHOLE)
     assert len(paces) == 2
 
 
@@ -39,7 +37,7 @@ def test_each_kind_is_measured_once_and_finished_ones_not_at_all(plan, pretend, 
 
     def remember(settings):
         measured.append(settings.method_name)
-        return Pace(1.0, WHOLE)
+        return StepPace(1.0, WHOLE)
 
     monkeypatch.setattr(module, "measure", remember)
     made = plan(folds=1)
@@ -51,7 +49,7 @@ def test_each_kind_is_measured_once_and_finished_ones_not_at_all(plan, pretend, 
 
 
 def test_measuring_can_be_stopped_and_what_was_measured_is_kept(plan, monkeypatch):
-    paces = iter([Pace(1.0, WHOLE)])
+    paces = iter([StepPace(1.0, WHOLE)])
 
     def interrupted(settings):
         try:
@@ -80,8 +78,8 @@ def test_a_slow_step_is_measured_on_a_part_of_its_batch(plan, monkeypatch):
         return 2.0 * settings.train.batch
 
     monkeypatch.setattr(module, "time_steps", slow)
-    assert measure(settings(data__name="cifar10", train__batch=64)) == Pace(128.0, PART)
-    assert measure(settings(data__name="cifar10", method__name="paws", train__batch=200)) == Pace(400.0, PART)
+    assert measure(settings(data__name="cifar10", train__batch=64)) == StepPace(128.0, PART)
+    assert measure(settings(data__name="cifar10", method__name="paws", train__batch=200)) == StepPace(400.0, PART)
     assert batches == [4, 20], "a balanced batch has every class in it"
 
 
@@ -89,7 +87,10 @@ def test_the_outlook_lists_every_run_with_its_state_and_sums_up(plan, pretend):
     made = plan(folds=1)
     pretend(made.runs[0], 50.0)
     pretend(made.runs[2], 50.0, step=3)
-    paces = {kind(made.runs[0].settings): Pace(100.0, "a guess"), kind(made.runs[2].settings): Pace(7200.0, "a clock")}
+    paces = {
+        kind(made.runs[0].settings): StepPace(100.0, "a guess"),
+        kind(made.runs[2].settings): StepPace(7200.0, "a clock"),
+    }
     table = outlook(made, paces)
     assert list(table.columns) == ["data", "labels", "method", "fold", "steps", "state", "about"]
     assert [list(row) for row in table.rows] == [
@@ -100,12 +101,12 @@ def test_the_outlook_lists_every_run_with_its_state_and_sums_up(plan, pretend):
     ]
     assert table.notes[0] == "3 of 4 runs to train, 9 steps."
     assert table.notes[1].startswith("About 10 h one after the other on ")
-    assert list(table.notes[2:]) == ["- a guess (1 runs)", "- a clock (2 runs)"]
+    assert list(table.notes[2:]) == ["- a guess (1 run)", "- a clock (2 runs)"]
 
 
 def test_runs_without_a_pace_are_counted_out(plan):
     made = plan(folds=1)
-    table = outlook(made, {kind(made.runs[0].settings): Pace(1.0, "a guess")})
+    table = outlook(made, {kind(made.runs[0].settings): StepPace(1.0, "a guess")})
     assert "2 runs whose step was not measured left out" in table.notes[1]
     assert "about" not in outlook(made, {}).columns
     assert outlook(made, {}).notes == ["4 of 4 runs to train, 16 steps."]
@@ -115,20 +116,4 @@ def test_nothing_left_is_said_in_one_sentence(plan, pretend):
     made = plan()
     for run in made.runs:
         pretend(run, 50.0)
-    assert outlook(made, {}).notes == ["All 8 runs are finished."]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.4, "0 s"),
-        (59, "59 s"),
-        (61, "1 min 1 s"),
-        (660, "11 min"),
-        (7200, "2 h 0 min"),
-        (90000, "1 d 1 h"),
-        (9e6, "104 d"),
-    ],
-)
-def test_a_duration_has_as_many_units_as_it_needs(seconds, text):
-    assert duration(seconds) == text
+    assert outlook(made, {}).notes == ["Nothing is left to train: 8 runs finished."]

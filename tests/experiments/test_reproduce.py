@@ -55,7 +55,7 @@ def test_a_run_in_several_cells_or_tables_is_trained_once(plan, tmp_path, tiny):
     assert made.runs[0].path == plan(tiny).runs[0].path
 
 
-@pytest.mark.parametrize("key", ["method.slots", "data.name", "data.fold"])
+@pytest.mark.parametrize("key", ["method.slots", "data.name", "data.fold", "data.split"])
 def test_what_sets_the_cells_apart_cannot_be_set(tmp_path, key):
     with pytest.raises(AggMatchError, match=rf"{key} cannot be set for table queue, .* \(from --set {key}=512\)"):
         reproduce.plan(TABLES["queue"], [Layer(f"--set {key}=512", {key: 512})], tmp_path)

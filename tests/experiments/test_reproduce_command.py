@@ -52,7 +52,7 @@ def test_runs_at_once_print_what_they_do(run):
 
 
 def test_a_dry_run_lists_the_runs_and_leaves_nothing_behind(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(outlook, "measure", lambda settings: outlook.Pace(60.0, "a test"))
+    monkeypatch.setattr(outlook, "measure", lambda settings: outlook.StepPace(60.0, "a test"))
     code, out, err = run("reproduce", "tiny", "--folds", "1", "--steps", "5", "--dry-run")
     assert code == 0
     assert out.count("missing") == 4
@@ -67,16 +67,17 @@ def test_a_table_is_made_from_stored_results_without_the_runs(run, tmp_path, pla
     for fold_run in made.runs[:2]:
         pretend(fold_run, 61.0)
     code, out, _ = run("results", "runs", "--out", "kept.jsonl")
-    assert (code, out) == (0, "Wrote 2 runs to kept.jsonl, 0 of them in place of earlier lines.\n")
-    assert run("results", "runs", "--out", "kept.jsonl")[1].startswith("Wrote 2 runs to kept.jsonl, 2 of them in place")
+    assert (code, out) == (0, "Wrote 2 runs to kept.jsonl.\n")
+    again = run("results", "runs", "--out", "kept.jsonl")[1]
+    assert again == "Wrote 2 runs to kept.jsonl, in place of 2 earlier lines.\n"
     for path in sorted((tmp_path / "runs").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     code, out, err = run("reproduce", "tiny", "--results", "kept.jsonl")
     assert code == 0
     assert "61.00 ± 0.00" in out
-    assert err == "2 of 2 stored runs are in this table.\n"
+    assert err == "In this table: 2 of 2 stored runs.\n"
     assert list((tmp_path / "runs").iterdir()) == []
-    assert run("reproduce", "tiny", "--results", "kept.jsonl", "--steps", "3")[2].startswith("0 of 2")
+    assert run("reproduce", "tiny", "--results", "kept.jsonl", "--steps", "3")[2].startswith("In this table: 0 of 2")
     assert run("reproduce", "tiny", "--results", "kept.jsonl", "--out", "here")[0] == 0
     assert (tmp_path / "here/tiny.md").exists()
 
@@ -88,16 +89,18 @@ def test_lines_of_an_older_form_are_left_out_and_counted(run, tmp_path, plan, pr
     code, _, err = run("reproduce", "tiny", "--results", "kept.jsonl")
     assert code == 0
     assert err.splitlines() == [
-        "kept.jsonl: 2 lines without a configuration were left out.",
+        "kept.jsonl: left out 2 lines without a configuration.",
         "Left out: supervised on digits, 10 labels, fold 0, because optim.lr is 0.5, not 0.03.",
-        "0 of 1 stored runs are in this table.",
+        "In this table: 0 of 1 stored run.",
     ]
 
 
 def test_unfinished_runs_are_counted_when_they_are_kept(run, plan, pretend):
     made = plan()
     pretend(made.runs[0], 61.0, step=3)
-    assert run("results", "runs", "--out", "kept.jsonl")[1].endswith("earlier lines; 1 not finished yet.\n")
+    words = ("results", "runs", "--out", "kept[i].jsonl")
+    assert run(*words)[1] == "Wrote 1 run to kept[i].jsonl, 1 not finished yet.\n"
+    assert run(*words)[1] == "Wrote 1 run to kept[i].jsonl, in place of 1 earlier line, 1 not finished yet.\n"
 
 
 def test_a_run_that_fails_is_reported_and_the_table_shows_the_others(run, monkeypatch):

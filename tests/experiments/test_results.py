@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from aggmatch.errors import AggMatchError
-from aggmatch.experiments.results import add_results, curve, find_runs, read_results, read_run
+from aggmatch.experiments.results import add_results, curve, find_runs, read_results, result_of
 
 STORED = Path(__file__).parents[2] / "results"
 
@@ -20,7 +20,7 @@ def logged(step, precision):
 def test_a_trained_run_becomes_a_line_with_all_that_its_result_needs(plan, follow):
     run = plan().runs[4]
     run.complete(follow)
-    result = read_run(run.path)
+    result = result_of(run.path)
     summary = run.folder.read_json(run.folder.summary)
     assert result.configuration == run.settings.identity()
     assert (result.steps, result.finished) == (4, True)
@@ -37,7 +37,7 @@ def test_a_trained_run_becomes_a_line_with_all_that_its_result_needs(plan, follo
 def test_an_unfinished_run_has_a_curve_and_no_result(plan, pretend):
     run = plan().runs[0]
     pretend(run, 50.0, step=3)
-    result = read_run(run.path)
+    result = result_of(run.path)
     assert (result.steps, result.finished, result.result, result.hardware) == (3, False, None, None)
     assert list(result.curve) == [{"step": 3, "accuracy_average": 50.0, "accuracy_online": 49.0}]
 
@@ -46,7 +46,7 @@ def test_a_run_that_has_only_begun_is_at_step_zero(plan, pretend):
     run = plan().runs[0]
     pretend(run, 50.0, step=3)
     run.folder.metrics.unlink()
-    assert (read_run(run.path).steps, read_run(run.path).curve) == (0, [])
+    assert (result_of(run.path).steps, result_of(run.path).curve) == (0, [])
 
 
 def test_an_evaluation_takes_pseudo_label_values_of_its_own_step_or_the_nearest():
@@ -63,7 +63,7 @@ def test_lines_are_read_as_they_were_written(plan, pretend, tmp_path):
     made = plan()
     pretend(made.runs[0], 50.0)
     pretend(made.runs[1], 40.0, step=3)
-    results = [read_run(run.path) for run in made.runs[:2]]
+    results = [result_of(run.path) for run in made.runs[:2]]
     assert add_results(tmp_path / "r.jsonl", results) == 0
     assert read_results(tmp_path / "r.jsonl").results == results
 
@@ -71,13 +71,13 @@ def test_lines_are_read_as_they_were_written(plan, pretend, tmp_path):
 def test_a_run_replaces_its_earlier_line_and_leaves_the_others_as_they_are(plan, pretend, tmp_path):
     made, path = plan(), tmp_path / "r.jsonl"
     pretend(made.runs[0], 50.0)
-    first = read_run(made.runs[0].path)
+    first = result_of(made.runs[0].path)
     odd = json.dumps({"method": "fixmatch", "accuracy": 43.28})
     path.write_text(f"{odd}\n\n{first.line()}\n")
     pretend(made.runs[1], 40.0)
     summary = made.runs[0].folder.read_json(made.runs[0].folder.summary)
     made.runs[0].folder.write_json(made.runs[0].folder.summary, summary | {"accuracy": 55.0})
-    assert add_results(path, [read_run(run.path) for run in made.runs[:2]]) == 1
+    assert add_results(path, [result_of(run.path) for run in made.runs[:2]]) == 1
     assert path.read_text().splitlines()[0] == odd
     stored = read_results(path)
     assert [result.result["accuracy"] for result in stored.results if result.result] == [55.0, 40.0]

@@ -1,10 +1,8 @@
-import statistics
-
 import pytest
 
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
-from aggmatch.experiments.runs import PlannedRun, mean_and_deviation, readable_name, train_in_turn
+from aggmatch.experiments.runs import PlannedRun, readable_name, train_in_turn
 from aggmatch.training.settings import resolve
 
 
@@ -76,8 +74,3 @@ def test_a_run_that_fails_leaves_the_others_alone(plan, follow):
     assert [failure.run.title for failure in failures] == [run.title for run in runs[:2]]
     assert "is not empty and holds no run" in failures[0].reason
     assert [run.finished for run in runs] == [False, False, True, True]
-
-
-def test_one_value_has_no_deviation():
-    assert mean_and_deviation([3.0]) == (3.0, None)
-    assert mean_and_deviation([3.0, 5.0]) == (4.0, statistics.stdev([3, 5]))

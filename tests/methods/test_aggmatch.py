@@ -125,7 +125,8 @@ def test_both_terms_of_the_similarity_can_be_switched_off(toy_state, name):
     for s in (state, without):
         s.method.load_state_dict(state.method.state_dict())
         ((feature, logits),) = forward(state.online, batch.unlabeled[0])
-        captured.append(s.method.attend(feature, logits.softmax(-1), torch.Generator().manual_seed(0)).probs)
+        memory = s.method.deal(torch.Generator().manual_seed(0))
+        captured.append(s.method.attend(feature, logits.softmax(-1), memory).probs)
     assert not torch.allclose(*captured)
 
 

@@ -1,9 +1,18 @@
 """What every method must keep, run for each of them."""
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from aggmatch.config import describe
 from aggmatch.data import Images
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import evaluate
@@ -11,21 +20,51 @@ from aggmatch.methods import Method, known_methods, load_method
 
 METHODS = known_methods()
 
-HOST_READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::unique", "aten::_unique2"}
+ABLATIONS = {
+    "no momentum encoder": {"method__momentum_encoder": False},
+    "no refinement": {"method__refine": False},
+    "no balance of classes": {"method__class_balanced": False},
+    "no confidence": {"method__confidence": "off"},
+    "thresholding": {"method__confidence": "thresholding"},
+    "subsets of different images": {"method__disjoint": "images"},
+}
+VARIANTS = [
+    *(pytest.param(name, {}, id=name) for name in METHODS),
+    *(pytest.param("aggmatch", changes, id=f"aggmatch, {name}") for name, changes in ABLATIONS.items()),
+]
+"""Every method, and AggMatch with each of its parts exchanged."""
 
 
-class NoHostReads(TorchDispatchMode):
-    """Fails on operators that wait for the device: they could not be captured in a graph."""
+class NoReadingOperators(TorchDispatchMode):
+    """Fails on operators whose result on the host, or whose shape, depends on values on the device."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func._schema.name
-        if name in HOST_READS:
-            raise AssertionError(f"{name} reads from the device inside a step")
-        if name in ("aten::index", "aten::index_put_", "aten::index_put"):
-            for index in args[1]:
-                if index is not None and index.dtype == torch.bool:
-                    raise AssertionError(f"{name} with a mask has a data-dependent shape")
+        if name in ("aten::index", "aten::index_put_", "aten::index_put"):  # tagged below because of masks alone
+            if any(index is not None and index.dtype == torch.bool for index in args[1]):
+                raise AssertionError(f"{name} with a mask has a data-dependent shape")
+        elif {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags):
+            raise AssertionError(f"{name} reads from the device")
         return func(*args, **(kwargs or {}))
+
+
+class NoCopiesToTheHost(TorchFunctionMode):
+    """Fails on what copies a tensor to the host: on a CPU no operator is called for it."""
+
+    copies = {Tensor.cpu, Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__repr__, Tensor.__format__}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        places = [place for place in (*args[1:], *(kwargs or {}).values()) if isinstance(place, str)]
+        if func in self.copies or (func is Tensor.to and "cpu" in places):
+            raise AssertionError(f"{func.__name__} reads from the device")
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def no_host_reads() -> Iterator[None]:
+    """Fails on whatever waits for the device: it could not be captured in a graph."""
+    with NoCopiesToTheHost(), NoReadingOperators():
+        yield
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -34,7 +73,14 @@ def test_a_method_says_what_it_is(name):
     assert method.__doc__ != Method.__doc__
     assert (method.__doc__ or "").splitlines()[0].endswith(".")
     assert method.reference or name == "supervised"
-    assert method.config_type().to_dict() is not None
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_setting_of_a_method_is_documented_and_survives_json(name):
+    config_type = load_method(name).config_type
+    assert [setting.key for setting in describe(config_type) if not setting.text.endswith(".")] == []
+    config = config_type()
+    assert config_type.build(json.loads(json.dumps(config.to_dict()))) == config
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -55,9 +101,9 @@ def test_a_step_gives_a_finite_loss_its_parts_and_gradients(name, toy_state):
     assert all(parameter.grad is None for parameter in state.average.parameters())
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_learns_the_toy_problem(name, toy_state, toy_data, toy_split):
-    state = toy_state(name)
+@pytest.mark.parametrize(("name", "changes"), VARIANTS)
+def test_a_method_learns_the_toy_problem_and_so_does_its_average(name, changes, toy_state, toy_data, toy_split):
+    state = toy_state(name, optim__average=0.8, **changes)
     labeled = Images(toy_data.train.pixels[toy_split.labeled], toy_split.labels)
     before = evaluate(state.method, state.online, toy_data.test, labeled).accuracy
     state.step()
@@ -66,25 +112,61 @@ def test_a_method_learns_the_toy_problem(name, toy_state, toy_data, toy_split):
         state.step()
     last = state.meters.read()[state.method.watched]
     assert last < first / 2
-    after = evaluate(state.method, state.online, toy_data.test, labeled).accuracy
-    assert after > 80
-    assert after >= before  # neighbours may be right from the start
+    for network in (state.online, state.average):
+        after = evaluate(state.method, network, toy_data.test, labeled).accuracy
+        assert after > 80
+        assert after >= before  # neighbours may be right from the start
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_step_reads_nothing_from_the_device(name, toy_state):
-    state = toy_state(name)
-    state.step()
-    with NoHostReads():
-        state.step()
+@pytest.mark.parametrize(("name", "changes"), VARIANTS)
+def test_a_step_reads_nothing_from_the_device(name, changes, toy_state):
+    state = toy_state(name, **changes)
+    for step in range(4):  # beyond the warm-up that a method may have
+        state.method.refresh(step)
+        with no_host_reads():
+            state.compute(*state.draw_indices())
 
 
-def test_the_detector_of_host_reads_detects_them():
-    with NoHostReads():
-        with pytest.raises(AssertionError, match="reads from the device"):
-            torch.ones(()).item()
-        with pytest.raises(AssertionError, match="data-dependent"):
-            torch.ones(3)[torch.ones(3) > 0]
+READS = {
+    "item": lambda x: x[0].item(),
+    "float": lambda x: float(x[0]),
+    "if": lambda x: 1 if x[0] else 2,
+    "index": lambda x: [1, 2, 3][x[0].long()],
+    "equal": lambda x: torch.equal(x, x + 1),
+    "allclose": lambda x: torch.allclose(x, x + 1),
+    "nonzero": lambda x: x.nonzero(),
+    "where": lambda x: torch.where(x > 0),
+    "unique": lambda x: x.unique(),
+    "one_hot": lambda x: F.one_hot(x.long()),
+    "bincount": lambda x: torch.bincount(x.long(), minlength=3),
+    "repeat_interleave": lambda x: torch.repeat_interleave(x, x.long()),
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "mask": lambda x: x[x > 0],
+    "write by mask": lambda x: x.__setitem__(x > 0, x + 1),
+    "tolist": lambda x: x.tolist(),
+    "cpu": lambda x: x.cpu(),
+    "to": lambda x: x.to("cpu"),
+    "to device": lambda x: x.to(device="cpu"),
+    "numpy": lambda x: x.numpy(),
+    "asarray": lambda x: np.asarray(x),
+    "text": lambda x: f"{x} {x!r}",
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_the_detector_of_host_reads_detects(read):
+    tensor = torch.ones(3)
+    read(tensor)
+    with no_host_reads(), pytest.raises(AssertionError, match="reads from the device|data-dependent"):
+        read(tensor)
+
+
+def test_the_detector_of_host_reads_lets_pass_what_stays_on_the_device():
+    tensor, index = torch.arange(3.0), torch.tensor([2, 0])
+    with no_host_reads():
+        tensor[index] += torch.where(tensor[index] > 0, 1.0, 2.0).to(tensor.device, torch.float32)
+        tensor.masked_fill_(tensor > 2.5, 0.0).repeat_interleave(2)
+    assert tensor.tolist() == [2, 1, 0]
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -16,7 +16,7 @@ from aggmatch.config import Layer, read_file
 from aggmatch.errors import AggMatchError
 from aggmatch.inference import Snapshot, TrainedModel, read_settings
 from aggmatch.training import loop
-from aggmatch.training.checkpoint import Checkpoint, found, pack, unpack
+from aggmatch.training.checkpoint import Checkpoint, found, pack, save, unpack
 from aggmatch.training.folder import RunFolder
 from aggmatch.training.log import read_log
 from aggmatch.training.settings import resolve
@@ -86,8 +86,10 @@ def test_the_same_settings_give_the_same_weights(finished: RunFolder, tmp_path: 
 
 
 def test_a_split_can_be_reused(finished: RunFolder, tmp_path: Path):
-    run = loop.start(quick(data__split=str(finished.split), data__fold=3), tmp_path / "reused")
+    run = loop.start(quick(data__split=str(finished.split), data__fold=3, train__steps=2), tmp_path / "reused")
     assert run.split.labeled.tolist() == json.loads(finished.split.read_text())["labeled"]
+    complete(run)
+    assert run.folder.read_json(run.folder.summary)["fold"] == 0, "that of the split"
 
 
 @pytest.mark.parametrize("cadence", ["checkpoint", "signal"])
@@ -164,6 +166,33 @@ def test_where_it_runs_may_change_on_resume(finished: RunFolder):
     assert run.settings.runtime.checkpoint_every == 7
 
 
+def test_what_was_trained_on_another_kind_of_device_is_not_resumed(finished: RunFolder, tmp_path: Path):
+    folder = RunFolder(shutil.copytree(finished.path, tmp_path / "moved"))
+    newest = unpack(found(folder.checkpoints)[0].read_bytes())
+    for path in found(folder.checkpoints):
+        path.unlink()
+    save(folder.checkpoints, 24, Checkpoint(newest.tensors, {**newest.facts, "device": "cuda"}))
+    with pytest.raises(AggMatchError, match="Cannot resume on cpu what was trained on cuda"):
+        loop.resume(folder.path, [])
+
+
+def test_a_finished_run_is_left_as_it_is(finished: RunFolder):
+    before = {path: path.read_bytes() for path in (finished.summary, finished.model, finished.metrics)}
+    assert list(loop.resume(finished.path, []).train()) == []
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_resume_after_the_log_lost_its_end_goes_on_with_whole_lines(finished: RunFolder, tmp_path: Path):
+    folder = RunFolder(shutil.copytree(finished.path, tmp_path / "lost"))
+    for path in (folder.summary, found(folder.checkpoints)[0]):
+        path.unlink()
+    folder.metrics.write_bytes(folder.metrics.read_bytes()[:100])
+    with pytest.warns(UserWarning, match="has lost its end"):
+        complete(loop.resume(folder.path, []))
+    assert model_bytes(folder) == model_bytes(finished)
+    assert [record["step"] for record in read_log(folder.metrics)] == [24]
+
+
 def test_a_folder_with_a_run_is_not_overwritten(finished: RunFolder):
     before = model_bytes(finished)
     with pytest.raises(AggMatchError, match="holds a run already. Continue it with --resume"):
@@ -208,6 +237,15 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
         complete(run)
     assert [int(path.name.split("-")[1]) for path in found(run.folder.checkpoints)] == [8, 4]
     assert not run.folder.model.exists()
+
+
+def test_weights_that_are_not_finite_after_the_last_step_are_no_result(tmp_path: Path):
+    run = loop.start(quick(train__steps=1, optim__lr=1e39), tmp_path / "bad")
+    with pytest.raises(AggMatchError, match=r"weights are not finite after step 1\..*lower learning rate"):
+        complete(run)
+    assert not run.folder.model.exists()
+    assert not run.folder.summary.exists()
+    assert not found(run.folder.checkpoints)
 
 
 def test_a_second_process_is_kept_out(tmp_path: Path):

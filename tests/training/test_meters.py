@@ -1,5 +1,7 @@
+import pytest
 import torch
 
+from aggmatch.errors import AggMatchError
 from aggmatch.training.meters import Meters
 
 
@@ -23,6 +25,14 @@ def test_the_first_part_that_is_not_finite_is_named_with_its_step():
     add(meters, 1, loss_labeled=1.0, loss_unlabeled=float("inf"), loss=float("inf"))
     add(meters, 2, loss_labeled=float("nan"), loss_unlabeled=float("nan"), loss=float("nan"))
     assert meters.first_bad_value() == ("loss_unlabeled", 2)
+
+
+def test_values_under_other_names_than_before_are_refused():
+    meters = Meters(torch.device("cpu"))
+    add(meters, 0, loss=1.0, rate=3.0)
+    for values in ({"rate": 3.0, "loss": 1.0}, {"loss": 1.0}):
+        with pytest.raises(AggMatchError, match="they were loss, rate and are"):
+            add(meters, 1, **values)
 
 
 def test_meters_continue_from_their_state():

@@ -2,11 +2,11 @@ import json
 
 import pytest
 
-from aggmatch.config import Layer, flatten
+from aggmatch.config import ConfigError, Layer, flatten, sections
 from aggmatch.errors import AggMatchError
 from aggmatch.methods import known_methods
 from aggmatch.recipes import DATA, METHOD
-from aggmatch.training.settings import resolve
+from aggmatch.training.settings import RunSettings, resolve
 
 
 def resolved(**values):
@@ -86,3 +86,42 @@ def test_a_wrong_setting_is_explained(values, message):
     with pytest.raises(AggMatchError) as caught:
         resolved(**values)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "meant"),
+    [
+        ("method", "fixmatch", "method.name"),
+        ("data", "cifar10", "data.name"),
+        ("model", "wrn-28-2", "model.name"),
+        ("optim", 0.1, "optim.optimizer"),
+        ("views.crops", None, "views.crops.large_area"),
+        ("train", [1], "train.steps"),
+    ],
+)
+def test_a_value_in_the_place_of_a_section_is_answered_with_a_setting_of_it(section, value, meant):
+    with pytest.raises(ConfigError) as caught:
+        resolve([Layer("run.toml", {section: value})])
+    assert str(caught.value) == (
+        f"{section} is a section and takes no value of its own, got {value!r}; set what is in it, such as {meant} "
+        f"(from run.toml)."
+    )
+
+
+@pytest.mark.parametrize("section", [key for key, _ in sections(RunSettings)])
+def test_the_value_is_at_fault_whatever_is_set_in_the_section_later(section):
+    layers = [Layer("run.toml", {section: 1}), Layer("--set", {f"{section}.name": "digits"})]
+    with pytest.raises(ConfigError, match=rf"^{section} is a section .* \(from run\.toml\)\.$"):
+        resolve(layers)
+
+
+def test_a_section_may_be_given_whole_and_keeps_the_recipe():
+    assert resolved(method={"name": "fixmatch", "threshold": 0.5}) == resolved(
+        method__name="fixmatch", method__threshold=0.5
+    )
+    assert resolved(train={"batch": 20}) == resolved(train__batch=20)
+
+
+def test_the_field_that_holds_the_name_of_the_method_is_no_setting():
+    with pytest.raises(ConfigError, match=r"method_name does not exist; the method is chosen by method\.name"):
+        resolved(method_name="fixmatch")

@@ -4,7 +4,6 @@ Shape suffixes: B queries, Q slots, M subsets, S slots of a subset, D features, 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,12 +12,11 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aggmatch.aggregation import EMPTY, pairwise_jensen_shannon
+from aggmatch.aggregation import EMPTY, Similarity, similarity_terms
 from aggmatch.analysis.panel import Panel, heat_map, house_style, name_classes, new_figure, slug
-from aggmatch.analysis.pseudo_labels import has_queue, look, split_generator, unlabeled_images
+from aggmatch.analysis.pseudo_labels import deal, evenly, has_queue, pseudo_labels_at
 from aggmatch.analysis.runs import RunRecord, first_folds
 from aggmatch.functional import one_hot
-from aggmatch.inference import Snapshot
 from aggmatch.methods.aggmatch import AggMatch, Config
 from aggmatch.queue import ClassBalancedQueue
 
@@ -28,31 +26,17 @@ BATCH = 100
 """Queries whose attention to every slot is held at once."""
 
 
-class Similarity(NamedTuple):
-    """The two terms of S(b, l) = cos(v_b, v_l) + λ_sim · s(p_b, p_l) (Eq. 3); zero where a term is switched off."""
-
-    feature: Tensor
-    """cos(v_b, v_l), (B, Q)."""
-    classes: Tensor
-    """λ_sim · s(p_b, p_l), never above 0, (B, Q)."""
-
-    @property
-    def total(self) -> Tensor:
-        """S, (B, Q)."""
-        return self.feature + self.classes
-
-
 def similarity(feature_BD: Tensor, probs_BY: Tensor, queue: ClassBalancedQueue, config: Config) -> Similarity:
     """Similarity of every query to every slot of the queue, term by term, as `aggregation.aggregate` adds them up."""
-    feature_QD, probs_QY = queue.feature[:-1].float(), queue.probs[:-1].float()  # without the spare slot
-    feature_BQ = torch.zeros(len(feature_BD), len(feature_QD), device=feature_BD.device)
-    classes_BQ = torch.zeros_like(feature_BQ)
-    if config.feature_term:
-        feature_BQ = F.normalize(feature_BD.float(), dim=-1) @ feature_QD.T
-    if config.class_term != "none":
-        js_BQ = pairwise_jensen_shannon(probs_BY.float(), probs_QY)
-        classes_BQ = -config.class_weight * (js_BQ.sqrt() if config.class_term == "distance" else js_BQ)
-    return Similarity(feature_BQ, classes_BQ)
+    return similarity_terms(
+        F.normalize(feature_BD.float(), dim=-1),
+        probs_BY,
+        queue.feature[:-1],  # without the spare slot
+        queue.probs[:-1],
+        feature_term=config.feature_term,
+        class_term=config.class_term,
+        class_weight=config.class_weight,
+    )
 
 
 def attention(score_BQ: Tensor, slot_MS: Tensor, temperature: float) -> Tensor:
@@ -98,33 +82,34 @@ def panels(runs: Sequence[RunRecord]) -> Iterator[Panel]:
 
 def panel(run: RunRecord) -> Panel:
     """The terms of the similarity below each other, the snapshots beside each other."""
-    data, split = run.data(), run.split()
-    index = unlabeled_images(data, split, IMAGES)
     maps = {}
     for path in run.snapshots:
-        snapshot = run.snapshot(path)
-        maps[snapshot.step] = class_attention(snapshot, data.train.pixels[index], data.train.labels[index])
+        found = pseudo_labels_at(run, path)
+        shown = evenly(torch.arange(len(found.index)), IMAGES)
+        method: AggMatch = run.snapshot(path).method  # type: ignore[assignment]
+        assert found.feature is not None
+        maps[found.step] = class_attention(method, found.feature[shown], found.own[shown], found.truth[shown])
     return Panel(
         f"attention-{slug(run.name)}",
         f"Attention between classes, {run.name}",
-        f"Mean attention of {len(index):,} unlabelled images (rows: true class) to the slots of the queue (columns: "
+        f"Mean attention of {len(shown):,} unlabelled images (rows: true class) to the slots of the queue (columns: "
         f"class under which a slot is held) by the terms of the similarity: the cosine of the features alone, the "
         f"class term alone, or both as the method adds them up. Rows sum to 1; above each map, the mean share within "
         f"the class. {run.describe()}; plain images, online network.",
-        draw(maps, data.classes),
+        draw(maps, run.data().classes),
     )
 
 
 @torch.no_grad()
-def class_attention(snapshot: Snapshot, pixels: Tensor, truth_B: Tensor) -> dict[str, NDArray[np.float32]]:
+def class_attention(
+    method: AggMatch, feature_BD: Tensor, probs_BY: Tensor, truth_B: Tensor
+) -> dict[str, NDArray[np.float32]]:
     """Mean attention between classes by each term of the similarity that is in use, and by all of it; each (Y, Y)."""
-    method: AggMatch = snapshot.method  # type: ignore[assignment]
     queue, classes = method.queue, method.problem.classes
-    memory = method.deal(split_generator(queue.fill.device))
-    output = look(snapshot.online, pixels)
+    memory, device = deal(method), queue.fill.device
     shares: dict[str, list[Tensor]] = {}
-    for feature_BD, logits_BY in zip(output.feature.split(BATCH), output.logits.split(BATCH), strict=True):
-        terms = similarity(feature_BD, logits_BY.softmax(-1), queue, method.config)
+    for some_BD, some_BY in zip(feature_BD.split(BATCH), probs_BY.split(BATCH), strict=True):
+        terms = similarity(some_BD.to(device), some_BY.to(device), queue, method.config)
         for name, score_BQ in used_terms(terms, method.config).items():
             share_BQ = attention(score_BQ, memory.slot, method.config.similarity_temperature)
             to_class_BY = share_BQ @ one_hot(slot_classes(queue, classes), classes).float()

@@ -16,7 +16,7 @@ from aggmatch.aggregation import EMPTY
 from aggmatch.analysis.attention import attention, similarity
 from aggmatch.analysis.labels import changes_of, draw_distribution, most_changed, shown_classes
 from aggmatch.analysis.panel import FOREGROUND, RIGHT, WRONG, Panel, house_style, new_figure, picture, slug
-from aggmatch.analysis.pseudo_labels import has_queue, look, pseudo_labels_at, split_generator
+from aggmatch.analysis.pseudo_labels import deal, has_queue, look, pseudo_labels_at
 from aggmatch.analysis.runs import RunRecord, first_folds, snapshot_step
 from aggmatch.data import DataSet
 from aggmatch.data.images import UNKNOWN
@@ -89,8 +89,8 @@ def explain(snapshot: Snapshot, data: DataSet, indices: Sequence[int], top: int 
     queue = method.queue
     output = look(snapshot.online, data.train.pixels[list(indices)])
     own_BY = output.logits.softmax(-1)
-    aggregated = method.attend(output.feature, own_BY, split_generator(queue.fill.device))
-    memory = method.deal(split_generator(queue.fill.device))
+    memory = deal(method)
+    aggregated = method.attend(output.feature, own_BY, memory)
     terms = similarity(output.feature, own_BY, queue, method.config)
     share_BQ = attention(terms.total, memory.slot, method.config.similarity_temperature)
     filled = int(queue.fill.sum())

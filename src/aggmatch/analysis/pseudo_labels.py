@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from aggmatch.aggregation import Aggregate
+from aggmatch.aggregation import Aggregate, Memory
 from aggmatch.analysis.runs import RunRecord
 from aggmatch.data import DataSet, Images, Split
 from aggmatch.data.images import UNKNOWN
@@ -43,6 +43,8 @@ class PseudoLabeled:
     """p̄, votes and c̄ where the method has a queue."""
     refines: bool
     """Whether the method's pseudo label is p̄; it is p otherwise."""
+    feature: Tensor | None = None
+    """v, the online network's features, (N, D), where the method has a queue to compare them with."""
 
     @property
     def probs(self) -> Tensor:
@@ -78,9 +80,9 @@ def evenly(values: Tensor, count: int) -> Tensor:
     return values[torch.arange(count) * len(values) // max(count, 1)]
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def pseudo_labels_at(run: RunRecord, path: Path) -> PseudoLabeled:
-    """Pseudo labels of the unlabelled images of a run by one of its snapshots; several analyses look at them."""
+    """Pseudo labels of the unlabelled images of a run by one of its snapshots, made once for all analyses."""
     data, split = run.data(), run.split()
     return pseudo_labels(run.snapshot(path), data, split, unlabeled_images(data, split))
 
@@ -95,13 +97,14 @@ def pseudo_labels(snapshot: Snapshot, data: DataSet, split: Split, index: Tensor
         own = evaluate(method, snapshot.online, images, labeled, BATCH).probs
         return PseudoLabeled(snapshot.step, index, images.labels, own, None, refines=False)
     output = look(snapshot.online, images.pixels)
-    own = output.logits.softmax(-1)
+    own, memory = output.logits.softmax(-1), deal(method)
     parts = [
-        method.attend(feature, probs, split_generator(feature.device))
+        method.attend(feature, probs, memory)
         for feature, probs in zip(output.feature.split(BATCH), own.split(BATCH), strict=True)
     ]
     aggregated = Aggregate(*(torch.cat(tensors).cpu() for tensors in zip(*parts, strict=True)))
-    return PseudoLabeled(snapshot.step, index, images.labels, own.cpu(), aggregated, method.config.refine)
+    refines, feature = method.config.refine, output.feature.cpu()
+    return PseudoLabeled(snapshot.step, index, images.labels, own.cpu(), aggregated, refines, feature)
 
 
 @torch.no_grad()
@@ -112,6 +115,6 @@ def look(network: Network, pixels: Tensor) -> Output:
     return Output(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
-def split_generator(device: torch.device) -> torch.Generator:
-    """The randomness by which analyses deal the queue to subsets: always the same."""
-    return torch.Generator(device).manual_seed(SEED)
+def deal(method: AggMatch) -> Memory:
+    """The queue dealt to subsets, always in the same way."""
+    return method.deal(torch.Generator(method.queue.fill.device).manual_seed(SEED))

@@ -6,7 +6,7 @@ finished) are left out and named. It loads nothing from anywhere.
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import monotonic
@@ -20,21 +20,18 @@ from aggmatch import __version__
 from aggmatch.analysis import attention, configuration, curves, doubts, embedding, labels, predictions
 from aggmatch.analysis.concerns import Concern, concerns, concerns_of_several
 from aggmatch.analysis.panel import Panel, method_color, svg
-from aggmatch.analysis.runs import RunRecord, conditions, first_folds, grouped
+from aggmatch.analysis.runs import RunRecord, Tell, conditions, first_folds, grouped, silent
 from aggmatch.analysis.trust import THRESHOLDS, Accepted, ClassResult, Paired, accepted, class_results, paired, tried
 from aggmatch.analysis.verdict import (
     Standing,
     accuracies,
     mean_and_spread,
-    plural,
     standing,
     verdict,
     verdict_of_several,
 )
 from aggmatch.errors import AggMatchError
-
-Tell = Callable[[str], None]
-"""Is told what was made and how long it took."""
+from aggmatch.tables import duration, plural
 
 HALF = 400
 """Width in points below which figures may shrink a little so that two share a row."""
@@ -140,12 +137,9 @@ class Tables:
         return [(threshold, [rows.get(threshold) for rows in found]) for threshold in THRESHOLDS]
 
 
-def silent(_: str) -> None:
-    """Tell nobody."""
-
-
 def page(runs: Sequence[RunRecord], *, tell: Tell = silent, quick: bool = False, refresh: int | None = None) -> str:
     """The page as HTML. `quick` leaves out what needs networks to be run; `refresh` is the seconds to its reload."""
+    tables = Tables() if quick else make_tables(runs, tell)
     chapters = [told for chapter in CHAPTERS if (told := tell_chapter(chapter, runs, tell, quick))]
     views = [view(run) for run in runs]
     environment = Environment(loader=PackageLoader("aggmatch.analysis"), autoescape=True, undefined=StrictUndefined)
@@ -161,7 +155,7 @@ def page(runs: Sequence[RunRecord], *, tell: Tell = silent, quick: bool = False,
         groups=groups(runs),
         concerns=collect_concerns(runs),
         chapters=chapters,
-        tables=Tables() if quick else make_tables(runs, tell),
+        tables=tables,
         class_tables=list(class_tables(runs)) if len(runs) > 1 else [],
         differences=configuration.difference_rows(first_folds(runs)),
         difference_names=[run.name for run in first_folds(runs)],
@@ -244,16 +238,6 @@ def collect_concerns(runs: Sequence[RunRecord]) -> list[tuple[Concern, list[str]
     return [(concern, names if len(runs) > 1 else []) for concern, names in found.items()]
 
 
-def duration(seconds: float | None) -> str:
-    """A time as a person reads it."""
-    if seconds is None:
-        return "–"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
 def unbroken(text: str) -> str:
     """The same text, in which a percent sign stays with its number."""
     return text.replace(" %", "\N{NO-BREAK SPACE}%")
@@ -264,17 +248,17 @@ def unbroken(text: str) -> str:
 
 def make_tables(runs: Sequence[RunRecord], tell: Tell) -> Tables:
     """Classes, confidences and pairs of finished runs, one run of each kind."""
-    tables, started = Tables(), monotonic()
+    tables = Tables()
     finished = [run for run in first_folds(runs) if run.summary]
     try:
-        tables.judged = [Judged(run.name, class_results(run), accepted(tried(run))) for run in finished]
+        for run in finished:
+            result = tried(run, tell)
+            tables.judged.append(Judged(run.name, class_results(run), accepted(result)))
         for part in conditions(finished).values():
             best, *others = sorted(part, key=lambda run: -(standing(run).accuracy or 0))
             tables.paired += [paired(best, other) for other in others]
     except AggMatchError as error:
         tables.notes.append(str(error))
-    if finished:
-        tell(f"tables: {monotonic() - started:.1f} s")
     return tables
 
 
@@ -306,16 +290,20 @@ def tell_chapter(chapter: Chapter, runs: Sequence[RunRecord], tell: Tell, quick:
     told = Told(chapter)
     if quick and not chapter.quick:
         return None
+    all_of_them = [module for each in CHAPTERS for module in each.analyses]
     for module in chapter.analyses:
-        started = monotonic()
+        name, started = module.__name__.rpartition(".")[2], monotonic()
+        tell(f"{name}, {all_of_them.index(module) + 1} of {len(all_of_them)} ...")
         try:
             for panel in module.panels(runs):
                 if len(runs) == 1 and panel.name.startswith("class-accuracy"):
                     continue  # the table of classes says it
                 told.illustrations.append(illustrate(panel, f"{chapter.anchor}-{len(told.illustrations) + 1}"))
+                tell(f"  {panel.title}: {monotonic() - started:.1f} s")
+                started = monotonic()
         except AggMatchError as error:
             told.notes.append(str(error))
-        tell(f"{module.__name__.rpartition('.')[2]}: {monotonic() - started:.1f} s")
+            tell(f"  Not shown: {error}")
     return told if told.illustrations or told.notes else None
 
 

@@ -1,7 +1,7 @@
 """Run folders as analyses read them: settings, metrics, result, data and snapshots, and a short name for each run."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,13 +12,19 @@ from aggmatch.data import DataSet, Split, load
 from aggmatch.errors import AggMatchError
 from aggmatch.inference import Snapshot, TrainedModel, read_settings
 from aggmatch.training.folder import RunFolder
-from aggmatch.training.log import read_log
 from aggmatch.training.settings import RunSettings, resolve
 from aggmatch.training.state import choose_device
 
 ALWAYS = ("data.name", "data.labels")
 """Settings that are told of every run where runs differ in them."""
 CLEAN = "clean labels"
+
+Tell = Callable[[str], None]
+"""Is told what is being done and how far it is."""
+
+
+def silent(_: str) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +128,8 @@ def read_run(path: Path, changes: list[Layer] | None = None) -> RunRecord:
     return RunRecord(
         path=path,
         settings=settings,
-        records=read_log(folder.metrics) if folder.metrics.exists() else [],
-        summary=folder.read_json(folder.summary) if folder.summary.exists() else None,
+        records=folder.records(),
+        summary=folder.result(),
         name=path.resolve().name,
     )
 

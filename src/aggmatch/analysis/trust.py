@@ -2,22 +2,42 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from time import monotonic
+from weakref import WeakKeyDictionary
 
+import torch
 from scipy.stats import binomtest
 
-from aggmatch.analysis.runs import RunRecord
+from aggmatch.analysis.runs import RunRecord, Tell, silent
 from aggmatch.analysis.verdict import Interval, wilson
-from aggmatch.evaluation import Evaluation
+from aggmatch.data import Images
+from aggmatch.evaluation import Evaluation, evaluate
 
 THRESHOLDS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
 """Least confidences with which predictions might be accepted."""
+PART = 1000
+"""Test images between two looks at the clock."""
+PATIENCE = 10.0
+"""Seconds between two words on how far it is."""
 
 
-@lru_cache(maxsize=16)
-def tried(run: RunRecord) -> Evaluation:
-    """Predictions of a finished run's model on the test images."""
-    return run.model().evaluate(run.data())
+TRIED: WeakKeyDictionary[RunRecord, Evaluation] = WeakKeyDictionary()
+"""What `tried` has found so far."""
+
+
+def tried(run: RunRecord, tell: Tell = silent) -> Evaluation:
+    """Predictions of a finished run's model on the test images; made once, and where that takes long, told of."""
+    if run not in TRIED:
+        model, test = run.model(), run.data().test
+        tell(f"Model of {run.name} on {len(test):,} test images ...")
+        parts, told = [], monotonic()
+        for part in torch.arange(len(test)).split(PART):
+            parts.append(evaluate(model.method, model.network, Images(test.pixels[part], test.labels[part])).probs)
+            if monotonic() - told > PATIENCE:
+                tell(f"  {int(part[-1]) + 1:,} of {len(test):,}")
+                told = monotonic()
+        TRIED[run] = Evaluation(torch.cat(parts), test.labels)
+    return TRIED[run]
 
 
 @dataclass(frozen=True)

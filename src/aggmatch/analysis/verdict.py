@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from aggmatch.analysis.runs import RunRecord, conditions, grouped
 from aggmatch.errors import AggMatchError
+from aggmatch.tables import plural, show_mean
 
 NETWORKS = {"average": "averaged network", "online": "trained network"}
 """Value of `train.evaluated` → what the network is called."""
@@ -180,11 +181,4 @@ def accuracies(group: Sequence[RunRecord]) -> list[float]:
 
 def mean_and_spread(values: Sequence[float]) -> str:
     """Mean ± sample standard deviation in percent, and of how many where more than one."""
-    if len(values) == 1:
-        return f"{values[0]:.1f} %"
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f} % ({len(values)} runs)"
-
-
-def plural(count: int, noun: str) -> str:
-    """A number with its noun."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    return f"{show_mean(values, 1)} %" + (f" ({len(values)} runs)" if len(values) > 1 else "")

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from aggmatch.analysis.report import Tell, page
-from aggmatch.analysis.runs import RunRecord, read_runs
+from aggmatch.analysis.report import page
+from aggmatch.analysis.runs import RunRecord, Tell, read_runs
 from aggmatch.config import Layer
 from aggmatch.files import write_atomically
 
@@ -18,6 +18,7 @@ def watch(
     out: Path,
     *,
     changes: list[Layer] | None = None,
+    download: bool = False,
     tell: Tell,
     pause: Callable[[float], None] = time.sleep,
 ) -> bool:
@@ -26,7 +27,7 @@ def watch(
     While a run trains, what needs networks to be run is left out; the last report has it all. Ctrl-C leaves a report of
     what there is.
     """
-    runs, shown = read_runs(paths, changes), None
+    runs, shown = read_runs(paths, changes, download=download), None
     try:
         while not all(run.summary for run in runs):
             if (seen := progress(runs)) != shown:
@@ -34,7 +35,7 @@ def watch(
                 tell(seen)
                 shown = seen
             pause(PAUSE)
-            runs = read_runs(paths, changes)
+            runs = read_runs(paths, changes, download=download)
         write_atomically(out, page(runs, tell=tell).encode())
     except KeyboardInterrupt:
         write_atomically(out, page(runs, quick=True).encode())

@@ -1,12 +1,13 @@
 """Commands that look at runs: figures, explain, report."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from aggmatch.analysis import ANALYSES
-from aggmatch.cli.app import DataDir, Device, Download, Quiet, app, gather
+from aggmatch.cli.app import DataDir, Device, Download, Quiet, app, gather, listed
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 
@@ -29,23 +30,23 @@ def figures(
     from aggmatch import analysis
     from aggmatch.analysis.panel import file_bytes
     from aggmatch.analysis.runs import read_runs
-    from aggmatch.console import stdout
-    from aggmatch.files import write_atomically
+    from aggmatch.console import say
+    from aggmatch.files import make_folder, write_atomically
 
-    names = [name.strip() for name in only.split(",")] if only else ANALYSES
+    names = listed(only) or ANALYSES
     records = read_runs(runs, gather(None, None, data_dir=data_dir, device=device), download=download)
     captions = []
     for panel in analysis.panels(records, names):
         path = make_folder(out) / f"{panel.name}.{format_}"
         write_atomically(path, file_bytes(panel, format_))
         captions.append(f"## {path.name}\n\n**{panel.title}.** {panel.caption}\n")
-        stdout.print(str(path), highlight=False, soft_wrap=True)
+        say(str(path))
     if not captions:
         raise AggMatchError(
             f"These runs hold nothing to draw for: {', '.join(names)}. docs/analysis.md says what each needs."
         )
     write_atomically(out / "captions.md", "\n".join(captions).encode())
-    stdout.print(str(out / "captions.md"), highlight=False, soft_wrap=True)
+    say(str(out / "captions.md"))
 
 
 @app.command()
@@ -69,8 +70,8 @@ def explain(
     from aggmatch.analysis import explain as analysis
     from aggmatch.analysis.panel import file_bytes
     from aggmatch.analysis.runs import read_runs
-    from aggmatch.console import stdout
-    from aggmatch.files import write_atomically
+    from aggmatch.console import say, stdout
+    from aggmatch.files import make_folder, write_atomically
 
     (record,) = read_runs([run], gather(None, None, data_dir=data_dir, device=device), download=download)
     explanations = analysis.explain_run(record, index, step=snapshot, top=top)
@@ -79,7 +80,7 @@ def explain(
     if out:
         make_folder(out.parent)
         write_atomically(out, file_bytes(analysis.panel(record, explanations), kind))
-        stdout.print(str(out), highlight=False, soft_wrap=True)
+        say(str(out))
 
 
 @app.command()
@@ -110,28 +111,15 @@ def write_report(
     from aggmatch.analysis.report import page
     from aggmatch.analysis.runs import read_runs
     from aggmatch.analysis.watch import watch as keep_writing
-    from aggmatch.console import stderr, stdout
-    from aggmatch.files import write_atomically
+    from aggmatch.console import say
+    from aggmatch.files import make_folder, write_atomically
 
-    def tell(line: str) -> None:
-        if not quiet:
-            stderr.print(line, highlight=False, soft_wrap=True)
-
+    tell = partial(say, error=True, quiet=quiet)
     records = read_runs(runs, changes, download=download)
     make_folder(out.parent)
     if watch:
         tell(f"Watching; open {out} in a browser. Ctrl-C stops.")
-        keep_writing(runs, out, changes=changes, tell=tell)
+        keep_writing(runs, out, changes=changes, download=download, tell=tell)
     else:
         write_atomically(out, page(records, tell=tell).encode())
-    if not quiet:
-        stdout.print(f"Report: {out}", highlight=False, soft_wrap=True)
-
-
-def make_folder(path: Path) -> Path:
-    """The folder, made if it is not there."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise AggMatchError(f"Cannot write to {path}: {error.strerror}. Choose another --out.") from None
-    return path
+    say(f"Report: {out}", quiet=quiet)

@@ -1,5 +1,6 @@
 """What the commands share: the application, options that mean the same everywhere, and how a run is followed."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,15 +56,14 @@ def gather(config: Path | None, assignments: list[str] | None, **options: Any) -
     return layers + [read_assignment(text) for text in assignments or []]
 
 
-def default_folder(settings: dict[str, Any]) -> Path:
-    """Where a run goes when it is not told."""
-    data, method = settings["data"], settings["method"]["name"].replace(":", ".")
-    return Path("runs") / f"{Path(data['name']).name}-{data['labels']}-{method}-fold{data['fold']}"
+def listed(text: str | None) -> list[str]:
+    """The names in a text with commas; none where there is no text."""
+    return [name.strip() for name in text.split(",")] if text else []
 
 
 def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> None:
     """Train with a live display; a signal becomes a sentence and the usual exit code."""
-    from aggmatch.console import follow, stderr
+    from aggmatch.console import follow, say
     from aggmatch.training.loop import Stopped
 
     try:
@@ -76,8 +76,8 @@ def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> 
             quiet=quiet,
         )
     except Stopped as stop:
-        again = again or f"aggmatch train --resume --out {run.folder.path}"
-        stderr.print(f"Stopped and saved at step {stop.step}. Continue: {again}", highlight=False, soft_wrap=True)
+        again = again or shlex.join(["aggmatch", "train", "--resume", "--out", str(run.folder.path)])
+        say(f"Stopped and saved at step {stop.step}. Continue: {again}", error=True)
         raise typer.Exit(128 + stop.signal_number) from None
 
 

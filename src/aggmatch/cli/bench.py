@@ -1,11 +1,12 @@
 """The command that measures: bench."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from aggmatch.cli.app import Device, Quiet, Set, app, gather
+from aggmatch.cli.app import Device, Quiet, Set, app, gather, listed
 from aggmatch.errors import AggMatchError
 
 
@@ -41,19 +42,16 @@ def bench(
 
     from json import dumps
 
-    from aggmatch.console import stderr, stdout
+    from aggmatch.console import say, stdout
     from aggmatch.experiments.bench import report
     from aggmatch.experiments.bench.timing import Effort
     from aggmatch.files import write_atomically
     from aggmatch.methods import known_methods
     from aggmatch.training.state import choose_device
 
-    def tell(line: str) -> None:
-        if not quiet:
-            stderr.print(line, highlight=False, soft_wrap=True)
-
-    names = known_methods() if method == "all" else [name.strip() for name in method.split(",")]
+    names = known_methods() if method == "all" else listed(method)
     plan = report.plan(names, layers, [report.Growth.parse(text) for text in grow or []])
+    tell = partial(say, error=True, quiet=quiet)
     effort = Effort(choose_device(plan.methods[names[0]].runtime.device), steps)
     measured = (
         report.measure_kernels(effort, tell)
@@ -66,4 +64,4 @@ def bench(
         for table in report.tables(measured):
             stdout.print(table.rich())
         if json is not None:
-            stdout.print(f"Also in {json}", highlight=False, soft_wrap=True)
+            say(f"Also in {json}")

@@ -1,6 +1,7 @@
 """Commands that train several runs and put them next to each other: compare, reproduce, results, demo."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,7 @@ from aggmatch.cli.app import (
     app,
     follow_run,
     gather,
+    listed,
 )
 from aggmatch.errors import AggMatchError
 
@@ -48,18 +50,17 @@ def compare(
     """Train several methods on the same folds and print mean ± std. The same words continue where it stopped."""
     layers = gather(config, set_, data=data, labels=labels, steps=steps, data_dir=data_dir, device=device)
 
-    from aggmatch.console import stdout
+    from aggmatch.console import say, stdout
     from aggmatch.experiments import compare as experiment
     from aggmatch.methods import known_methods
 
-    names = [name.strip() for name in methods.split(",")] if methods else known_methods()
-    runs = experiment.plan(names, folds, layers)
+    runs = experiment.plan(listed(methods) or known_methods(), folds, layers)
     first = next(iter(runs.values())).data
     out = out or Path("runs") / f"compare-{Path(first.name).name}-{first.labels}"
     follow = lambda run, title: follow_run(run, quiet=quiet, title=title, again="the same command")  # noqa: E731
     result = experiment.run(runs, out, follow, download=download)
     stdout.print(result.table().rich())
-    stdout.print(f"Also in {', '.join(map(str, result.write(out)))}", highlight=False, soft_wrap=True)
+    say(f"Also in {', '.join(map(str, result.write(out)))}")
 
 
 @app.command()
@@ -95,14 +96,15 @@ def reproduce(
     """Train what a table of the AggMatch paper takes and print it beside the paper's. The same words go on with it."""
     layers = gather(None, set_, steps=steps, data_dir=data_dir, device=device)
     wanted: dict[str, Sequence[object]] = {
-        "method.name": names(methods),
-        "data.name": names(data),
+        "method.name": listed(methods),
+        "data.name": listed(data),
         "data.labels": numbers("--labels", labels),
     }
 
-    from aggmatch.console import stderr, stdout
+    from aggmatch.console import say, stdout
     from aggmatch.experiments import beside, paper
     from aggmatch.experiments import reproduce as experiment
+    from aggmatch.tables import plural
 
     chosen = experiment.narrow(paper.find_table(table), {key: values for key, values in wanted.items() if values})
     plan = experiment.plan(chosen, layers, out or Path("runs/reproduce"), folds)
@@ -112,12 +114,12 @@ def reproduce(
         any_length = not any("train.steps" in layer.values for layer in layers)
         filled = beside.fill(plan, stored, any_length=any_length)
         left_out = beside.say_left_out(plan, stored)
-        for line in [*left_out, f"{filled.used} of {len(stored)} stored runs are in this table."]:
-            stderr.print(line, highlight=False, markup=False, soft_wrap=True)
+        for line in [*left_out, f"In this table: {filled.used} of {plural(len(stored), 'stored run')}."]:
+            say(line, error=True)
     elif dry_run:
         from aggmatch.experiments.outlook import find_paces, outlook
 
-        paces = find_paces(plan.runs, lambda line: stderr.print(line, highlight=False, soft_wrap=True))
+        paces = find_paces(plan.runs, partial(say, error=True))
         stdout.print(outlook(plan, paces).rich())
         return
     else:
@@ -127,36 +129,31 @@ def reproduce(
     stdout.print(filled.fitting(stdout.width).rich())
     if out or not results:
         paths = filled.write(out or Path("runs/reproduce"))
-        stdout.print(f"Also in {', '.join(map(str, paths))}", highlight=False, soft_wrap=True)
+        say(f"Also in {', '.join(map(str, paths))}")
     if failed:
         raise AggMatchError(f"{failed} of {len(plan.runs)} runs failed, see above. The same command tries them again.")
 
 
-def names(text: str | None) -> list[str]:
-    """The names in a text with commas."""
-    return [name.strip() for name in text.split(",")] if text else []
-
-
 def numbers(option: str, text: str | None) -> list[int]:
     """The whole numbers in a text with commas."""
-    for name in names(text):
+    for name in listed(text):
         if not name.isdecimal():
             raise AggMatchError(f"{option} takes whole numbers with commas, got '{name}'. For example: {option} 40,250")
-    return [int(name) for name in names(text)]
+    return [int(name) for name in listed(text)]
 
 
 def read_stored(paths: list[Path]) -> "list[Result]":
     """Results of several files; a word on lines that are none."""
-    from aggmatch.console import stderr
+    from aggmatch.console import say
     from aggmatch.experiments.results import read_results
+    from aggmatch.tables import plural
 
     found: list[Result] = []
     for path in paths:
         stored = read_results(path)
         found += stored.results
         if stored.others:
-            text = f"{path}: {stored.others} lines without a configuration were left out."
-            stderr.print(text, highlight=False, markup=False, soft_wrap=True)
+            say(f"{path}: left out {plural(stored.others, 'line')} without a configuration.", error=True)
     return found
 
 
@@ -165,7 +162,7 @@ def train_all(runs: "list[PlannedRun]", at_once: int, *, quiet: bool) -> int:
 
     A signal ends the command with its usual code.
     """
-    from aggmatch.console import stderr
+    from aggmatch.console import say
     from aggmatch.experiments.children import AtOnce
     from aggmatch.experiments.runs import Failure, train_in_turn
 
@@ -175,26 +172,25 @@ def train_all(runs: "list[PlannedRun]", at_once: int, *, quiet: bool) -> int:
     for event in train_in_turn(runs, follow) if at_once == 1 else training.train():
         if isinstance(event, Failure):
             failed += 1
-            text = f"{event.run.title} failed: {event.reason}"
-            stderr.print(text, highlight=False, markup=False, soft_wrap=True)
+            say(f"{event.run.title} failed: {event.reason}", error=True)
         elif not quiet:
             print_event(event)
     if training.stopped_by is not None:
-        stderr.print("Stopped and saved. Continue: the same command", highlight=False)
+        say("Stopped and saved. Continue: the same command", error=True)
         raise typer.Exit(128 + training.stopped_by)
     return failed
 
 
 def print_event(event: "Event") -> None:
     """A line on what a run in another process did."""
-    from aggmatch.console import describe, stdout
+    from aggmatch.console import describe, say
 
     facts = [event.run.title, event.what]
     if event.record:
         train = event.run.settings.train
         facts = [event.run.title, f"step {event.record['step']}/{train.steps}"]
         facts += describe(dict(event.record), train.evaluated).values()
-    stdout.print("  ".join(facts), highlight=False, soft_wrap=True)
+    say("  ".join(facts))
 
 
 @app.command("results")
@@ -203,18 +199,17 @@ def results_(
     out: Annotated[Path, typer.Option(help="File of results, one line of JSON a run; made or added to.")],
 ) -> None:
     """Keep configuration, curve and result of runs in a file; lines of the same runs are replaced."""
-    from aggmatch.console import stdout
-    from aggmatch.experiments.results import add_results, find_runs, read_run
+    from aggmatch.console import say
+    from aggmatch.experiments.results import add_results, find_runs, result_of
+    from aggmatch.tables import plural
 
-    found = [read_run(path) for path in find_runs(runs)]
+    found = [result_of(path) for path in find_runs(runs)]
     replaced = add_results(out, found)
     unfinished = sum(not run.finished for run in found)
-    stdout.print(
-        f"Wrote {len(found)} runs to {out}, {replaced} of them in place of earlier lines"
-        + (f"; {unfinished} not finished yet." if unfinished else "."),
-        highlight=False,
-        soft_wrap=True,
-    )
+    facts = [f"Wrote {plural(len(found), 'run')} to {out}"]
+    facts += [f"in place of {plural(replaced, 'earlier line')}"] * bool(replaced)
+    facts += [f"{unfinished} not finished yet"] * bool(unfinished)
+    say(f"{', '.join(facts)}.")
 
 
 @app.command()
@@ -228,19 +223,17 @@ def demo(
     from datetime import datetime
 
     from aggmatch.cli.analysis import write_report
-    from aggmatch.console import stderr, stdout
+    from aggmatch.console import say, stdout
     from aggmatch.experiments import demo as experiment
 
     started = time.monotonic()
     out = out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
-    if not quiet:
-        stdout.print(experiment.INTRODUCTION, highlight=False)
+    say(experiment.INTRODUCTION, quiet=quiet)
     result = experiment.run(out, fold, lambda run, title: follow_run(run, quiet=quiet, title=title))
     stdout.print(result.rich())
-    stdout.print(f"Run folders: {out}", highlight=False, soft_wrap=True)
+    say(f"Run folders: {out}")
     try:
         write_report([out / method for method in experiment.METHODS], out / "report.html", [], quiet=quiet)
     except Exception as error:  # what the demo is about is done and printed
-        stderr.print(f"The report could not be made: {error}", highlight=False, soft_wrap=True)
-    if not quiet:
-        stdout.print(f"All of it took {time.monotonic() - started:.0f} s.", highlight=False)
+        say(f"The report could not be made: {error}", error=True)
+    say(f"All of it took {time.monotonic() - started:.0f} s.", quiet=quiet)

@@ -17,7 +17,6 @@ from aggmatch.cli.app import (
     Set,
     Steps,
     app,
-    default_folder,
     follow_run,
     gather,
 )
@@ -64,10 +63,11 @@ def train(
     )
 
     from aggmatch.training import loop
+    from aggmatch.training.folder import run_name
     from aggmatch.training.settings import resolve
 
     if out is None:
-        out = default_folder(resolve(layers).to_dict())
+        out = Path("runs") / run_name(resolve(layers))
     if resume:
         run = loop.resume(out, layers, download=download)
     else:
@@ -79,18 +79,16 @@ def train(
 
 def print_summary(run: "Run") -> None:
     """Two lines at the end of a run."""
-    from aggmatch.console import stdout
+    from aggmatch.console import say
 
     summary = run.folder.read_json(run.folder.summary)
-    stdout.print(
+    say(
         f"{summary['method']} on {summary['data']}, {summary['labels']} labels, fold {summary['fold']}, "
         f"{summary['steps']} steps: {summary['accuracy']:.2f} % test accuracy "
         f"({summary['network']} network, last step; "
-        f"median of the last evaluations {summary['accuracy_median_of_last_20']:.2f} %), {summary['seconds']:.0f} s.",
-        highlight=False,
-        soft_wrap=True,
+        f"median of the last evaluations {summary['accuracy_median_of_last_20']:.2f} %), {summary['seconds']:.0f} s."
     )
-    stdout.print(f"Run folder: {run.folder.path}", highlight=False, soft_wrap=True)
+    say(f"Run folder: {run.folder.path}")
 
 
 @app.command()
@@ -101,7 +99,7 @@ def evaluate(
     device: Device = None,
 ) -> None:
     """Test accuracy of a finished run's model, in all and by class."""
-    from aggmatch.console import stdout
+    from aggmatch.console import say, stdout
     from aggmatch.inference import TrainedModel
     from aggmatch.tables import Table
 
@@ -109,7 +107,7 @@ def evaluate(
     result = model.evaluate(model.data(download=download))
     rows = list(zip(model.classes, result.class_accuracy, strict=True))
     stdout.print(Table(["class", "accuracy %"], rows).rich())
-    stdout.print(f"{result.accuracy:.2f} % of {len(result.labels)} test images.", highlight=False)
+    say(f"{result.accuracy:.2f} % of {len(result.labels)} test images.")
 
 
 @app.command("list")

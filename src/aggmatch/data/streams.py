@@ -1,6 +1,6 @@
 """Endless, seeded, resumable streams of indices."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -83,14 +83,22 @@ class IndexStream:
 class BalancedStream:
     """Batches that hold equally many indices of each class: one `IndexStream` a class, side by side."""
 
-    def __init__(self, indices: Tensor, labels: Tensor, classes: int, batch: int, seed: int) -> None:
-        if batch % classes:
+    def __init__(self, indices: Tensor, labels: Tensor, classes: Sequence[str], batch: int, seed: int) -> None:
+        count = len(classes)
+        if batch % count:
             raise AggMatchError(
-                f"train.batch must be a multiple of {classes}, the number of classes, for batches that hold equally "
+                f"train.batch must be a multiple of {count}, the number of classes, for batches that hold equally "
                 f"many images of each, got {batch}."
             )
-        seeds = np.random.SeedSequence(seed).generate_state(classes).tolist()
-        self.streams = [IndexStream(indices[labels == k], batch // classes, seeds[k]) for k in range(classes)]
+        parts = [indices[labels == k] for k in range(count)]
+        if missing := [name for name, part in zip(classes, parts, strict=True) if not len(part)]:
+            raise AggMatchError(
+                f"No image is labelled as class '{missing[0]}', but every batch must hold equally many images of each "
+                f"class. Label noise or the split file leaves it none: take more labels (data.labels), less noise "
+                f"(data.noise_rate), another data.fold or another split."
+            )
+        seeds = np.random.SeedSequence(seed).generate_state(count).tolist()
+        self.streams = [IndexStream(part, batch // count, seed) for part, seed in zip(parts, seeds, strict=True)]
 
     def next(self) -> Tensor:
         """The next batch, class by class, (batch,)."""

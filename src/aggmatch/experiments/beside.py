@@ -11,9 +11,8 @@ from aggmatch.errors import AggMatchError
 from aggmatch.experiments.paper import Cell, PaperTable
 from aggmatch.experiments.reproduce import Plan, PlannedCell
 from aggmatch.experiments.results import Result
-from aggmatch.experiments.runs import mean_and_deviation
-from aggmatch.files import write_atomically
-from aggmatch.tables import Table
+from aggmatch.files import make_folder, write_atomically
+from aggmatch.tables import Table, mean_and_deviation, plural, show_mean
 from aggmatch.training.settings import RunSettings, resolve
 
 CADENCE = ("steps", "log_every", "evaluate_every")
@@ -42,8 +41,7 @@ class Ours:
     @property
     def text(self) -> str:
         """As a reader sees it: 92.54 ± 0.76."""
-        mean, std = mean_and_deviation(self.values)
-        return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
+        return show_mean(self.values)
 
     @property
     def protocol(self) -> str:
@@ -144,11 +142,8 @@ class Filled:
             "csv": long.csv(),
             "json": long.json() + "\n",
         }
+        make_folder(out)
         paths = [out / f"{self.table.name}.{suffix}" for suffix in contents]
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise AggMatchError(f"Cannot write to {out}: {error.strerror}. Choose another --out.") from None
         for path, content in zip(paths, contents.values(), strict=True):
             write_atomically(path, content.encode())
         return paths
@@ -156,8 +151,7 @@ class Filled:
 
 def describe_protocol(folds: int, length: Length) -> str:
     """So many folds of so many steps, in words."""
-    count = f"{folds} fold{'s' if folds > 1 else ''}"
-    return f"{count} {'of' if length.finished else 'unfinished after'} {describe_steps(length)} steps"
+    return f"{plural(folds, 'fold')} {'of' if length.finished else 'unfinished after'} {describe_steps(length)} steps"
 
 
 def describe_steps(length: Length) -> str:

@@ -7,10 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from aggmatch.config import Layer
-from aggmatch.experiments.runs import Follow, PlannedRun, mean_and_deviation
+from aggmatch.errors import AggMatchError
+from aggmatch.experiments.runs import Follow, PlannedRun
 from aggmatch.files import write_atomically
-from aggmatch.tables import Table
+from aggmatch.tables import Table, mean_and_deviation
 from aggmatch.training.settings import RunSettings, resolve
+
+DECIDED = {
+    "method.name": ("which trains several", "Name them with --methods."),
+    "data.fold": ("which trains several", "--folds N takes 0 to N - 1."),
+    "data.split": ("whose folds would then have the same labels", "Train on it with: aggmatch train --split FILE"),
+}
+"""Settings that a comparison decides itself → why, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,14 @@ class Comparison:
 
 
 def plan(methods: Sequence[str], folds: int, layers: Sequence[Layer]) -> dict[tuple[str, int], RunSettings]:
-    """Settings of every run, by method and fold. All are checked before the first one starts."""
+    """Settings of every run, by method and fold. All are checked before the first one starts.
+
+    `layers` change all runs alike; what sets the runs apart is refused there.
+    """
+    for layer in layers:
+        for key, (reason, instead) in DECIDED.items():
+            if key in layer.values:
+                raise AggMatchError(f"{key} cannot be set for a comparison, {reason} (from {layer.source}). {instead}")
     return {
         (method, fold): resolve([*layers, Layer("the comparison", {"method.name": method, "data.fold": fold})])
         for method in methods

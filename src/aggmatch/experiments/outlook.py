@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -16,8 +15,7 @@ from aggmatch.experiments.bench.timing import synchronize
 from aggmatch.experiments.reproduce import Plan, say_missing
 from aggmatch.experiments.runs import PlannedRun
 from aggmatch.methods import load_method
-from aggmatch.tables import Table
-from aggmatch.training.log import read_log
+from aggmatch.tables import Table, duration, plural
 from aggmatch.training.loop import hardware
 from aggmatch.training.settings import RunSettings
 from aggmatch.training.state import TrainState, choose_device
@@ -32,7 +30,7 @@ WHOLE = "a few steps measured here on random images, without evaluations"
 PART = f"a step measured here on 1/{SHARE} of a batch of random images, without evaluations"
 
 
-class Pace(NamedTuple):
+class StepPace(NamedTuple):
     """Seconds that a step takes, and how that is known."""
 
     seconds: float
@@ -47,15 +45,15 @@ def kind(settings: RunSettings) -> str:
     return json.dumps({**settings.identity(), "data": None, **facts}, sort_keys=True)
 
 
-def find_paces(runs: Sequence[PlannedRun], announce: Callable[[str], None]) -> dict[str, Pace]:
+def find_paces(runs: Sequence[PlannedRun], announce: Callable[[str], None]) -> dict[str, StepPace]:
     """The pace of each kind of run that is not finished: that of a run in the folder, or else measured here.
 
     Ctrl-C ends the measuring; kinds that were not reached have no pace.
     """
-    paces: dict[str, Pace] = {}
+    paces: dict[str, StepPace] = {}
     for run in runs:
         if (logged := logged_seconds(run)) is not None:
-            paces[kind(run.settings)] = Pace(logged, "the clock of runs in the folder")
+            paces[kind(run.settings)] = StepPace(logged, "the clock of runs in the folder")
     waiting = {kind(run.settings): run.settings for run in runs if not run.finished}
     waiting = {name: settings for name, settings in waiting.items() if name not in paces}
     try:
@@ -72,18 +70,18 @@ def find_paces(runs: Sequence[PlannedRun], announce: Callable[[str], None]) -> d
 
 def logged_seconds(run: PlannedRun) -> float | None:
     """Seconds of a step by a run's own clock, evaluations included; none before its second line of metrics."""
-    records = read_log(run.folder.metrics) if run.folder.metrics.exists() else []
+    records = run.folder.records()
     if len(records) < 2:
         return None
     first, last = records[0], records[-1]
     return float((last["seconds"] - first["seconds"]) / (last["step"] - first["step"]))
 
 
-def measure(settings: RunSettings) -> Pace:
+def measure(settings: RunSettings) -> StepPace:
     """The pace of training steps on random images of the right shape, evaluations left out."""
     device = choose_device(settings.runtime.device)
     if device.type == "cuda":
-        return Pace(time_steps(settings, device, warm=5, steps=20), WHOLE)
+        return StepPace(time_steps(settings, device, warm=5, steps=20), WHOLE)
     batch = -(-settings.train.batch // SHARE)
     if load_method(settings.method_name).balanced:
         classes = len(SOURCES[settings.data.name].classes)
@@ -91,8 +89,8 @@ def measure(settings: RunSettings) -> Pace:
     part = time_steps(replace(settings, train=replace(settings.train, batch=batch)), device, warm=1, steps=1)
     whole = part * settings.train.batch / batch
     if whole > PATIENCE:
-        return Pace(whole, PART)
-    return Pace(time_steps(settings, device, warm=1, steps=3), WHOLE)
+        return StepPace(whole, PART)
+    return StepPace(time_steps(settings, device, warm=1, steps=3), WHOLE)
 
 
 def time_steps(settings: RunSettings, device: torch.device, *, warm: int, steps: int) -> float:
@@ -108,7 +106,7 @@ def time_steps(settings: RunSettings, device: torch.device, *, warm: int, steps:
     return (time.monotonic() - started) / steps
 
 
-def outlook(plan: Plan, paces: Mapping[str, Pace]) -> Table:
+def outlook(plan: Plan, paces: Mapping[str, StepPace]) -> Table:
     """Every run with its state and the time it still takes; the notes sum up. Columns without content are left out."""
     rows = []
     for run in plan.runs:
@@ -126,11 +124,11 @@ def outlook(plan: Plan, paces: Mapping[str, Pace]) -> Table:
     )
 
 
-def summary(runs: Sequence[PlannedRun], paces: Mapping[str, Pace]) -> list[str]:
+def summary(runs: Sequence[PlannedRun], paces: Mapping[str, StepPace]) -> list[str]:
     """What is left in all, how long it takes, and what that estimate is from."""
     left = [run for run in runs if not run.finished]
     if not left:
-        return [f"All {len(runs)} runs are finished."]
+        return [f"Nothing is left to train: {plural(len(runs), 'run')} finished."]
     steps = sum(map(steps_left, left))
     lines = [f"{len(left)} of {len(runs)} runs to train, {steps:,} steps. {say_missing(runs)}".rstrip()]
     known = [(run, paces[kind(run.settings)]) for run in left if kind(run.settings) in paces]
@@ -139,21 +137,13 @@ def summary(runs: Sequence[PlannedRun], paces: Mapping[str, Pace]) -> list[str]:
     seconds = sum(steps_left(run) * pace.seconds for run, pace in known)
     device = choose_device(left[0].settings.runtime.device)
     origins = Counter(pace.origin for _, pace in known)
-    unknown = f", {len(left) - len(known)} runs whose step was not measured left out" if len(known) < len(left) else ""
+    unmeasured = plural(len(left) - len(known), "run")
+    unknown = f", {unmeasured} whose step was not measured left out" if len(known) < len(left) else ""
     lines.append(f"About {duration(seconds)} one after the other on {hardware(device)}{unknown}. The estimate is from")
-    lines += [f"- {origin} ({count} runs)" for origin, count in origins.items()]
+    lines += [f"- {origin} ({plural(count, 'run')})" for origin, count in origins.items()]
     return lines
 
 
 def steps_left(run: PlannedRun) -> int:
     """Steps that a run still needs."""
     return run.settings.train.steps - run.steps_done
-
-
-def duration(seconds: float) -> str:
-    """A time in its largest unit, and in the next smaller one too where there are fewer than ten of it."""
-    for (unit, size), (next_unit, next_size) in pairwise((("d", 86400), ("h", 3600), ("min", 60), ("s", 1))):
-        count, rest = divmod(int(seconds), size)
-        if count:
-            return f"{count} {unit}" if count >= 10 else f"{count} {unit} {rest // next_size} {next_unit}"
-    return f"{seconds:.0f} s"

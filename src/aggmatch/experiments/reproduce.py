@@ -10,7 +10,7 @@ from aggmatch.config import Layer
 from aggmatch.data import SOURCES, Archive, fetch
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.paper import Cell, PaperTable
-from aggmatch.experiments.results import Result, read_run
+from aggmatch.experiments.results import Result, result_of
 from aggmatch.experiments.runs import PlannedRun, readable_name
 from aggmatch.training.settings import resolve
 
@@ -65,7 +65,7 @@ def plan(table: PaperTable, layers: Sequence[Layer], out: Path, folds: int | Non
 
     `layers` change all cells alike; what sets the cells apart is refused there.
     """
-    fixed = {"data.fold"}.union(*(cell.settings for cell in table.cells))
+    fixed = {"data.fold", "data.split"}.union(*(cell.settings for cell in table.cells))
     for layer in layers:
         if taken := [key for key in layer.values if key in fixed]:
             raise AggMatchError(
@@ -137,4 +137,4 @@ def joined(words: Iterable[str], last: str) -> str:
 
 def collect(runs: Sequence[PlannedRun]) -> list[Result]:
     """Results of the runs that were started."""
-    return [read_run(run.path) for run in runs if run.folder.holds_run]
+    return [result_of(run.path) for run in runs if run.folder.holds_run]

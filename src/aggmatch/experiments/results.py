@@ -14,7 +14,6 @@ from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
 from aggmatch.inference import read_settings
 from aggmatch.training.folder import RunFolder
-from aggmatch.training.log import read_log
 
 EVALUATED = ("accuracy_average", "accuracy_online")
 PSEUDO = ("pseudo_precision", "pseudo_recall", "pseudo_coverage")
@@ -47,12 +46,11 @@ class Result:
         return json.dumps(asdict(self), ensure_ascii=False)
 
 
-def read_run(path: Path) -> Result:
+def result_of(path: Path) -> Result:
     """The result of a run from its folder, finished or not."""
     folder = RunFolder(path)
     settings = read_settings(folder)
-    records = read_log(folder.metrics) if folder.metrics.exists() else []
-    summary = folder.read_json(folder.summary) if folder.summary.exists() else None
+    records, summary = folder.records(), folder.result()
     return Result(
         configuration=settings.identity(),
         steps=summary["steps"] if summary else max((record["step"] for record in records), default=0),

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from aggmatch.config import Layer, flatten
 from aggmatch.errors import AggMatchError
 from aggmatch.training import checkpoint
-from aggmatch.training.folder import RunFolder
+from aggmatch.training.folder import RunFolder, run_name
 from aggmatch.training.loop import Run, resumed_settings, start_or_resume
 from aggmatch.training.settings import RunSettings
 
@@ -83,11 +82,4 @@ def readable_name(settings: RunSettings) -> str:
     The last part is a digest of all that decides the result, so runs have one folder exactly if they are the same.
     """
     identity = json.dumps(settings.identity(), sort_keys=True).encode()
-    data, method = settings.data, settings.method_name.replace(":", ".")
-    name = f"{Path(data.name).name}-{data.labels}-{method}-fold{data.fold}"
-    return f"{name}-{hashlib.blake2b(identity, digest_size=3).hexdigest()}"
-
-
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and sample standard deviation, which one value alone does not have."""
-    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None
+    return f"{run_name(settings)}-{hashlib.blake2b(identity, digest_size=3).hexdigest()}"

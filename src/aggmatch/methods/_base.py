@@ -91,10 +91,10 @@ class Method(nn.Module, Generic[C]):
     """Name of the part of a step's loss that falls while the method learns."""
     untrained: ClassVar[tuple[str, ...]] = ()
     """Modules of the network that the method has no use for: its loss does not reach them."""
-    average_statistics: ClassVar[Literal["copied", "own"]] = "copied"
-    """BatchNorm statistics of the averaged network: those of the online one, or its own where the method runs it."""
 
     views: Views = Views()
+    average_statistics: Literal["copied", "own"] = "copied"
+    """BatchNorm statistics of the averaged network: those of the online one, or its own where the method runs it."""
 
     def __init__(self, config: C, problem: Problem) -> None:
         super().__init__()

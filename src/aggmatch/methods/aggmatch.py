@@ -61,10 +61,10 @@ class AggMatch(Method[Config]):
     config_type = Config
     reference = "Kim et al., AggMatch: Aggregating Pseudo Labels for Semi-Supervised Learning, 2022"
     views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
-    average_statistics = "own"
 
     def __init__(self, config: Config, problem: Problem) -> None:
         super().__init__(config, problem)
+        self.average_statistics = "own" if config.momentum_encoder else "copied"
         rings = problem.classes if config.class_balanced else 1
         self.queue = ClassBalancedQueue(
             rings=rings,
@@ -84,7 +84,7 @@ class AggMatch(Method[Config]):
         with torch.no_grad():
             self.remember(batch, *(keys or (weak, labeled)))
             probs_BY = weak.logits.softmax(-1)
-            aggregated = self.attend(weak.feature, probs_BY, batch.generator)
+            aggregated = self.attend(weak.feature, probs_BY, self.deal(batch.generator))
             target_BY = aggregated.probs if self.config.refine else probs_BY
             weight_B = self.weigh(aggregated, target_BY)
 
@@ -117,12 +117,12 @@ class AggMatch(Method[Config]):
             given_B=torch.cat([torch.zeros_like(confident_B), always]),
         )
 
-    def attend(self, feature_BD: Tensor, probs_BY: Tensor, generator: torch.Generator) -> Aggregate:
-        """Aggregate over a fresh random split of the queue."""
+    def attend(self, feature_BD: Tensor, probs_BY: Tensor, memory: Memory) -> Aggregate:
+        """Aggregate over the subsets of a queue that was dealt."""
         return aggregate(
             feature_BD,
             probs_BY,
-            self.deal(generator),
+            memory,
             temperature=self.config.similarity_temperature,
             feature_term=self.config.feature_term,
             class_term=self.config.class_term,

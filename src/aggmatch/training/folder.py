@@ -9,6 +9,8 @@ from typing import Any
 
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
+from aggmatch.training.log import read_log
+from aggmatch.training.settings import RunSettings
 
 
 class RunFolder:
@@ -54,6 +56,14 @@ class RunFolder:
         except BlockingIOError:
             raise AggMatchError(f"Another process is training in {self.path}. Choose another --out.") from None
 
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of the metrics; none where the run has not logged yet."""
+        return read_log(self.metrics) if self.metrics.exists() else []
+
+    def result(self) -> dict[str, Any] | None:
+        """The summary; None while the run is not finished."""
+        return self.read_json(self.summary) if self.summary.exists() else None
+
     def write_json(self, path: Path, value: Mapping[str, Any]) -> None:
         """Write one of the folder's JSON files, whole or not at all."""
         write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
@@ -69,3 +79,9 @@ class RunFolder:
         if not isinstance(value, dict):
             raise AggMatchError(f"Cannot read {path}: it holds no table.")
         return value
+
+
+def run_name(settings: RunSettings) -> str:
+    """What the folder of a run is called: `cifar10-40-aggmatch-fold0`."""
+    data, method = settings.data, settings.method_name.replace(":", ".")
+    return f"{Path(data.name).name}-{data.labels}-{method}-fold{data.fold}"

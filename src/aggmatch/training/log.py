@@ -1,6 +1,8 @@
 """A run's metrics: lines of JSON, and TensorBoard's files where asked for."""
 
 import json
+import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +21,9 @@ class Log:
         self.writer = summary_writer(tensorboard, step) if tensorboard else None
         try:
             self.file = path.open("ab")
-            self.file.truncate(position)
+            if self.position < position:
+                warnings.warn(f"{path} has lost its end; the records that were there are gone.", stacklevel=2)
+            self.file.truncate(whole_lines(path.read_bytes()[:position]))
         except OSError as error:
             raise AggMatchError(f"Cannot write {path}: {error.strerror}.") from error
 
@@ -36,6 +40,14 @@ class Log:
         """Length of what was written, in bytes."""
         return self.file.seek(0, 2)
 
+    def settle(self) -> int:
+        """Make sure that a power cut cannot take what was written; returns its length in bytes."""
+        try:
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            raise AggMatchError(f"Cannot write {self.path}: {error.strerror}. Checkpoints are unchanged.") from error
+        return self.position
+
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record."""
         try:
@@ -46,6 +58,11 @@ class Log:
         if self.writer:
             for name, value in scalars(record):
                 self.writer.add_scalar(name, value, record["step"])
+
+
+def whole_lines(data: bytes) -> int:
+    """Length of the lines that are whole."""
+    return data.rfind(b"\n") + 1
 
 
 def summary_writer(folder: Path, step: int) -> Any:

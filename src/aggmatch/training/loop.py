@@ -67,10 +67,12 @@ class Run:
         return Images(self.data.train.pixels[self.split.labeled], self.split.labels)
 
     def train(self) -> Iterator[dict[str, Any]]:
-        """Train to the last step, yielding every record that goes to `metrics.jsonl`.
+        """Train to the last step, yielding every record that goes to `metrics.jsonl`; nothing to do if it is finished.
 
         Raises `Stopped` after saving when a signal asks for it, and `AggMatchError` when a loss is not finite.
         """
+        if self.finished:
+            return
         state, train, runtime = self.state, self.settings.train, self.settings.runtime
         snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}
         with self.folder.locked(), self.open_log() as log, signals() as received:
@@ -90,8 +92,10 @@ class Run:
                     yield record
                 if state.steps_done in snapshots:
                     self.keep_snapshot()
+                    pace.restart()
                 if received or self.due(runtime.checkpoint_every):
-                    self.save(log.position)
+                    self.save(log)
+                    pace.restart()
                 if received and state.steps_done < train.steps:
                     raise Stopped(state.steps_done, received[0])
             self.finish()
@@ -114,10 +118,11 @@ class Run:
         status = {name: value.tolist() for name, value in state.method.status().items()}
         return {**state.meters.read(), "lr": rate, **status}
 
-    def save(self, log_position: int) -> None:
+    def save(self, log: Log) -> None:
         """Write a checkpoint, but never of a run that has gone bad."""
         self.check()
-        facts = {"seconds": self.seconds, "log_position": log_position}
+        self.check_weights()
+        facts = {"seconds": self.seconds, "log_position": log.settle()}
         checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.capture(**facts))
 
     def keep_snapshot(self) -> None:
@@ -133,6 +138,7 @@ class Run:
             "channels": self.state.evaluated.channels,
             "size": self.data.train.pixels.shape[-1],
             "network": self.settings.train.evaluated,
+            "mixed": self.state.evaluated.mixed,
             "labels": len(self.split.labeled),
             "images": len(self.data.train),
             "step": self.state.steps_done,
@@ -141,10 +147,19 @@ class Run:
     def check(self) -> None:
         """Stop the run if any logged value was not finite since it started."""
         if bad := self.state.meters.first_bad_value():
-            raise AggMatchError(
-                f"Training stopped: {bad.name} is not finite at step {bad.step}. {self.last_good()} "
-                f"Try a lower learning rate (--set optim.lr=...)."
-            )
+            raise self.diverged(f"{bad.name} is not finite at step {bad.step}")
+
+    def check_weights(self) -> None:
+        """Stop the run if a weight is not finite: no loss has been computed from the last step's weights yet."""
+        if not self.state.finite:
+            raise self.diverged(f"weights are not finite after step {self.state.steps_done}")
+
+    def diverged(self, what: str) -> AggMatchError:
+        """What is wrong, what can be gone back to, and what to do."""
+        return AggMatchError(
+            f"Training stopped: {what}. {self.last_good()} "
+            f"Start a new run with a lower learning rate (--set optim.lr=...)."
+        )
 
     def last_good(self) -> str:
         """A sentence on what can be gone back to."""
@@ -171,7 +186,7 @@ class Run:
         return {
             "data": settings.data.name,
             "labels": len(self.split.labeled),
-            "fold": settings.data.fold,
+            "fold": self.split.fold,
             "seed": settings.train.seed,
             "method": settings.method_name,
             "steps": state.steps_done,

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from aggmatch.errors import AggMatchError
+
 
 class BadValue(NamedTuple):
     """A logged value that was NaN or infinite, and the step at which it first was."""
@@ -32,6 +34,11 @@ class Meters:
             self.names = list(values)
             self.total = self.total.new_zeros(len(values))
             self.first_bad = self.total.new_zeros(len(values))
+        if list(values) != self.names:
+            raise AggMatchError(
+                f"A method must log the same values in the same order at every step: they were "
+                f"{', '.join(self.names)} and are {', '.join(values)}."
+            )
         now = torch.stack([value.float() for value in values.values()])
         bad = ~now.isfinite() & (self.first_bad == 0)
         self.first_bad.copy_(torch.where(bad, step + 1, self.first_bad))

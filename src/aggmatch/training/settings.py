@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from aggmatch.augment import ViewSettings
-from aggmatch.config import ConfigError, Count, Fraction, Layer, Natural, Settings, merge
+from aggmatch.config import ConfigError, Count, Fraction, Layer, Natural, Settings, merge, no_section, sections
 from aggmatch.data import DataSettings
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
@@ -78,6 +78,8 @@ class RunSettings(Settings):
 
 def resolve(layers: Sequence[Layer]) -> RunSettings:
     """Put a run's configuration together: recipe of data set and method, then the layers, later ones winning."""
+    for layer in layers:
+        check_sections(layer)
     chosen, sources = merge(layers)
     data_name = chosen.get("data", {}).get("name", "digits")
     method_name = chosen.get("method", {}).get("name", "aggmatch")
@@ -86,6 +88,15 @@ def resolve(layers: Sequence[Layer]) -> RunSettings:
             raise ConfigError(key, f"must be a text, got {value!r}", sources.get(key, ""))
     values, sources = merge([*recipe(data_name, method_name), *layers])
     return build(values, sources, method_name)
+
+
+def check_sections(layer: Layer) -> None:
+    """Refuse a value in the place of a section: `method=fixmatch`, where `method.name` is meant."""
+    if "method_name" in layer.values:
+        raise ConfigError("method_name", "does not exist; the method is chosen by method.name", layer.source)
+    for key, section in sections(RunSettings):
+        if key in layer.values:
+            raise no_section(key, layer.values[key], section, layer.source)
 
 
 def build(values: Mapping[str, Any], sources: Mapping[str, str], method_name: str) -> RunSettings:

@@ -64,7 +64,7 @@ class TrainState:
         train = settings.train
         positions = torch.arange(len(self.labels), device=device)
         self.labeled_stream: IndexStream | BalancedStream = (
-            BalancedStream(positions, split.labels, len(data.classes), train.batch, labeled_seed)
+            BalancedStream(positions, split.labels, data.classes, train.batch, labeled_seed)
             if self.method.balanced
             else IndexStream(positions, train.batch, labeled_seed)
         )
@@ -106,6 +106,12 @@ class TrainState:
     def evaluated(self) -> Network:
         """The network whose accuracy is the headline."""
         return self.average if self.settings.train.evaluated == "average" else self.online
+
+    @property
+    def finite(self) -> bool:
+        """Whether all weights of both networks are; reads from the device."""
+        weights = [*self.online.parameters(), *self.average.parameters()]
+        return bool(torch.stack(torch._foreach_norm([weight.detach() for weight in weights])).isfinite().all())
 
     @property
     def images_per_step(self) -> int:
@@ -187,11 +193,18 @@ class TrainState:
             "labeled_stream": self.labeled_stream.state_dict(),
             "unlabeled_stream": self.unlabeled_stream.state_dict(),
             "meter_names": self.meters.names,
+            "device": self.device.type,
         }
         return Checkpoint(tensors, {**counters, **facts})
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue exactly where `capture` was called."""
+        """Continue exactly where `capture` was called, on a device of the same kind."""
+        kind = checkpoint.facts.get("device", self.device.type)
+        if kind != self.device.type:
+            raise AggMatchError(
+                f"Cannot resume on {self.device.type} what was trained on {kind}: random numbers and arithmetic "
+                f"differ. Resume it with --device {kind}, or start a new run."
+            )
         for name in ("online", "average", "method", "optimizer"):
             getattr(self, name).load_state_dict(checkpoint.section(name))
         facts = checkpoint.facts

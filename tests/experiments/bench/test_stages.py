@@ -13,7 +13,7 @@ EFFORT = Effort(torch.device("cpu"), wanted=2)
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
-        ("aggmatch", [ONLINE, MOMENTUM, "enqueue", "split + aggregation"]),
+        ("aggmatch", [ONLINE, MOMENTUM, "enqueue", "split", "aggregation"]),
         ("fixmatch", [ONLINE]),
         ("mean_teacher", [ONLINE, MOMENTUM]),
     ],

@@ -22,9 +22,6 @@ from aggmatch.tables import Table
 from aggmatch.training.loop import hardware
 from aggmatch.training.settings import RunSettings, resolve
 
-Tell = Callable[[str], None]
-"""Takes a line on what is being done."""
-
 PEAK = {"cuda": "Peak: tensors on the GPU, the training images among them.", "cpu": "Peak: the whole process."}
 APART = "Pieces timed apart need not add up to the step; `other` is what is left of it and may be negative."
 
@@ -84,7 +81,7 @@ def plan(methods: Sequence[str], layers: Sequence[Layer], growths: Sequence[Grow
 # Measure ---------------------------------------------------------------------------------------------------------
 
 
-def measure_steps(plan: Plan, effort: Effort, *, stages: bool, tell: Tell) -> dict[str, Any]:
+def measure_steps(plan: Plan, effort: Effort, *, stages: bool, tell: Callable[[str], None]) -> dict[str, Any]:
     """Measure all methods and growths. What fails beside others is left out and named; alone, it is the error."""
     methods: list[dict[str, Any]] = []
     growths: list[dict[str, Any]] = []
@@ -138,7 +135,7 @@ def attempt(measure: Callable[[], dict[str, Any]]) -> dict[str, Any] | str:
     return reason
 
 
-def measure_kernels(effort: Effort, tell: Tell) -> dict[str, Any]:
+def measure_kernels(effort: Effort, tell: Callable[[str], None]) -> dict[str, Any]:
     """Measure the aggregation alone."""
     rows = []
     for shape in SHAPES[effort.device.type]:

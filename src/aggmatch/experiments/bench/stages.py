@@ -71,7 +71,8 @@ def watch_step(state: TrainState, batch: Batch) -> dict[str, list[Call]]:
     if isinstance(state.method, AggMatch):
         functions |= {
             "enqueue": (state.method.queue, "enqueue"),
-            "split + aggregation": (state.method, "attend"),
+            "split": (state.method, "deal"),
+            "aggregation": (state.method, "attend"),
         }
     with ExitStack() as stack:
         calls = {stage: stack.enter_context(watched(*function)) for stage, function in functions.items()}

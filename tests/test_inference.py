@@ -1,0 +1,77 @@
+"""Models from the folders of their runs: they predict as they did when the run ended."""
+
+import shutil
+
+import pytest
+import torch
+
+from aggmatch.config import Layer
+from aggmatch.errors import AggMatchError
+from aggmatch.inference import TrainedModel
+from aggmatch.training import loop
+from aggmatch.training.checkpoint import Checkpoint, pack, unpack
+from aggmatch.training.folder import RunFolder
+from aggmatch.training.settings import resolve
+
+QUICK = {"data.name": "digits", "model.name": "small-4", "train.steps": 3, "runtime.snapshots": []}
+
+
+@pytest.fixture(scope="module", params=["supervised", "paws"])
+def run(request, tmp_path_factory) -> loop.Run:
+    batch = 20 if request.param == "paws" else 10
+    changes = QUICK | {"method.name": request.param, "train.batch": batch, "train.unlabeled_ratio": 1}
+    run = loop.start(resolve([Layer("the test", changes)]), tmp_path_factory.mktemp("runs") / request.param)
+    for _ in run.train():
+        pass
+    return run
+
+
+def test_a_model_predicts_what_its_run_was_judged_by(run):
+    model = TrainedModel.load(str(run.folder.path))
+    test = run.data.test
+    probs = model.predict(test.pixels)
+    assert probs.shape == (360, 10)
+    assert not probs.requires_grad
+    torch.testing.assert_close(probs.sum(1), torch.ones(360))
+    right = (probs.argmax(1) == test.labels).sum()
+    assert 100 * int(right) / 360 == run.folder.read_json(run.folder.summary)["accuracy"]
+
+
+def test_loading_and_predicting_leave_the_callers_random_numbers_and_images_alone(run):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    pixels = run.data.test.pixels[:7]
+    before = pixels.clone()
+    TrainedModel.load(run.folder.path).predict(pixels)
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(pixels, before)
+
+
+def test_no_images_give_no_predictions(run):
+    assert TrainedModel.load(run.folder.path).predict(run.data.test.pixels[:0]).shape == (0, 10)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.zeros(2, 1, 8, 8), "must be uint8"),
+        (torch.zeros(2, 8, 8, dtype=torch.uint8), "must be uint8 of shape"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "takes images of 1 channels, got 3"),
+    ],
+)
+def test_images_that_the_model_cannot_take_are_refused_in_words(run, images, message):
+    with pytest.raises(AggMatchError, match=message):
+        TrainedModel.load(run.folder.path).predict(images)
+
+
+def test_a_model_without_what_its_method_predicts_with_is_refused(run, tmp_path):
+    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "damaged"))
+    saved = unpack(folder.model.read_bytes())
+    kept = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith("method.")}
+    folder.model.write_bytes(pack(Checkpoint(kept, saved.facts)))
+    if run.settings.method_name == "supervised":
+        TrainedModel.load(folder.path)
+    else:
+        with pytest.raises(AggMatchError, match=r"Cannot read .*model\.safetensors"):
+            TrainedModel.load(folder.path)

@@ -1,0 +1,37 @@
+"""What is read from the folder of a run, and what it is called."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aggmatch.config import Layer
+from aggmatch.errors import AggMatchError
+from aggmatch.training.folder import RunFolder, run_name
+from aggmatch.training.settings import resolve
+
+
+def test_a_run_that_has_just_begun_has_neither_records_nor_a_result(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    assert folder.records() == []
+    assert folder.result() is None
+
+
+def test_records_and_result_are_those_of_the_files(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    folder.metrics.write_text('{"step": 1}\n{"step": 2}\n')
+    folder.summary.write_text(json.dumps({"accuracy": 90.0}))
+    assert folder.records() == [{"step": 1}, {"step": 2}]
+    assert folder.result() == {"accuracy": 90.0}
+
+
+def test_a_damaged_result_is_named(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    folder.summary.write_text("{")
+    with pytest.raises(AggMatchError, match="Cannot read .*summary.json"):
+        folder.result()
+
+
+def test_a_run_is_called_after_its_data_labels_method_and_fold():
+    chosen = {"data.name": "digits", "data.labels": 20, "data.fold": 2, "method.name": "fixmatch"}
+    assert run_name(resolve([Layer("the test", chosen)])) == "digits-20-fixmatch-fold2"
