@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,8 @@ def test_lists_show_what_there_is(run, what, expected):
         (["train", "--labels", "0"], "data.labels must be at least 1, got 0 (from --labels 0)."),
         (["train", "--labels", "100000"], "data.labels asks for 10000 images of class"),
         (["train", "--labels", "-10"], "data.labels must be at least 1, got -10"),
-        (["train", "--steps", "0"], "train.steps must be at least 1, got 0 (from --steps 0)."),
+        (["train", "--steps", "0"], "train.steps must be in [1, 16777216], got 0 (from --steps 0)."),
+        (["train", "--steps", str(10**23)], "train.steps must be in [1, 16777216], got 1000"),
         (["train", "--fold", "-1"], "data.fold must be at least 0, got -1"),
         (["train", "--set", "method.threshold=1.5"], "in [0, 1], got 1.5 (from --set method.threshold=1.5)."),
         (["train", "--set", "optim.learning_rate=1"], "Unknown setting 'optim.learning_rate'"),
@@ -110,9 +112,15 @@ def test_lists_show_what_there_is(run, what, expected):
         (["train", "--set", "nonsense"], "--set takes key=value, got 'nonsense'"),
         (["train", "--set", "model.name=resnet"], "model.name must be small, small-WIDTH, or wrn-DEPTH-WIDTH"),
         (["train", "--device", "quantum"], "runtime.device must be auto, cpu, cuda or cuda:N, got 'quantum'."),
+        (["train", "--device", "mps"], "runtime.device must be auto, cpu, cuda or cuda:N, got 'mps'."),
         (["train", "--device", "cuda:99"], "runtime.device is 'cuda:99', but this machine has"),
         (["train", "--config", "missing.toml"], "Cannot read configuration missing.toml: No such file or directory."),
         (["train", "--split", "missing.json"], "Cannot read the split"),
+        (["train", "--out", "long" * 100], "long/config.json: File name too long."),
+        (
+            ["train", "--set", "model.name=small-9999999"],
+            "There is too little memory for this. Try a smaller train.batch",
+        ),
         (["train", "--resume", "--out", "nowhere"], "Cannot resume nowhere: it holds no run."),
         (["train", "cifar10"], "cifar10 is not in data: looked for cifar-10-python.tar.gz"),
         (["train", "svhn", "--data-dir", "missing"], "svhn is not in missing"),
@@ -158,7 +166,10 @@ def test_a_full_disk_keeps_the_last_checkpoint(run, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert code == 2
     assert "Cannot write run/checkpoints/step-00000002" in err
-    assert run(*words, "--resume")[0] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        code, _, err = run(*words, "--resume")
+    assert (code, err) == (0, "Warning: run has no checkpoint; its run begins again.\n")
 
 
 def test_a_resume_with_another_setting_is_refused(run, trained):
@@ -234,6 +245,29 @@ def test_a_signal_saves_and_says_how_to_go_on(run, monkeypatch):
     code, _, err = run("train", "--out", "run [1]", *QUICK, *SMALL_QUEUE)
     assert code == 128 + signal.SIGINT
     assert err == "Stopped and saved at step 3. Continue: aggmatch train --resume --out 'run [1]'\n"
+
+
+def test_a_reader_that_leaves_stops_the_words_and_not_the_training(tmp_path):
+    words = [sys.executable, "-m", "aggmatch", "train", "--out", str(tmp_path / "run"), *QUICK, *SMALL_QUEUE]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate()
+    assert (process.returncode, err) == (0, b"")
+    assert (tmp_path / "run/summary.json").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_an_output_that_cannot_be_written_is_one_sentence():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "aggmatch", "list", "methods"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+    assert done.returncode == 2
+    assert done.stderr == b"Error: Cannot use the output: No space left on device.\n"
 
 
 def interrupting_step():

@@ -33,7 +33,7 @@ class Range:
     def __str__(self) -> str:
         if self.high == math.inf:
             return f"{'above' if self.above else 'at least'} {self.low:g}"
-        return f"in {'(' if self.above else '['}{self.low:g}, {self.high:g}]"
+        return f"in {'(' if self.above else '['}{self.low:g}, {self.high:.10g}]"
 
 
 Fraction = Annotated[float, Range(0, 1)]

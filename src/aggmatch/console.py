@@ -1,13 +1,25 @@
 """What a person sees while something runs: a live bar on a terminal, plain lines elsewhere."""
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-stdout = Console()
-stderr = Console(stderr=True)
+
+class LastingConsole(Console):
+    """A console whose reader may leave: `aggmatch train | head` stops the words, not the training."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing from now on."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())  # for what is still buffered
+
+
+stdout = LastingConsole()
+stderr = LastingConsole(stderr=True)
 
 
 def say(text: str, *, error: bool = False, quiet: bool = False) -> None:

@@ -47,9 +47,7 @@ def write_folder(
     chosen = {"data.name": "digits", "data.labels": 40, "method.name": method}
     settings = resolve([Layer("the test", chosen | {key.replace("__", "."): value for key, value in changes.items()})])
     folder = RunFolder(path)
-    folder.create()
-    folder.write_json(folder.config, settings.to_dict())
-    draw_split(load("digits", Path("nowhere")), settings.data).write(folder.split)
+    folder.create(draw_split(load("digits", Path("nowhere")), settings.data).encoded(), settings.to_dict())
     with Log(folder.metrics) as log:
         for record in records:
             log.write(record)

@@ -6,7 +6,7 @@ import torch
 
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
-from aggmatch.training.checkpoint import Checkpoint, found, load_newest, pack, save, unpack
+from aggmatch.training.checkpoint import Checkpoint, digest, found, load_newest, pack, save, unpack
 
 
 def checkpoint(value: float) -> Checkpoint:
@@ -46,6 +46,15 @@ def test_a_damaged_one_is_named_and_the_one_before_it_used(tmp_path: Path, damag
     data[-1] ^= 1
     path.write_bytes({"truncated": bytes(data[:-7]), "flipped": bytes(data), "emptied": b""}[damage])
     with pytest.warns(UserWarning, match=f"{path.name} is damaged"):
+        newest = load_newest(tmp_path)
+    assert newest is not None
+    assert newest.facts["step"] == 1
+
+
+def test_one_that_is_no_checkpoint_is_damaged_whatever_its_digest_says(tmp_path: Path):
+    save(tmp_path, 1, checkpoint(1))
+    (tmp_path / f"step-00000002-{digest(b'no tensors')}.safetensors").write_bytes(b"no tensors")
+    with pytest.warns(UserWarning, match="is damaged .not a checkpoint"):
         newest = load_newest(tmp_path)
     assert newest is not None
     assert newest.facts["step"] == 1

@@ -215,6 +215,43 @@ def test_a_mistake_leaves_no_folder_behind(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_start_that_failed_half_way_can_be_made_again(finished: RunFolder, tmp_path: Path):
+    folder = RunFolder(tmp_path / "again")
+    folder.path.mkdir()
+    folder.split.write_bytes(finished.split.read_bytes())
+    assert loop.start(quick(), folder.path).folder.holds_run
+    folder.config.unlink()
+    folder.split.write_text("another split")
+    with pytest.raises(AggMatchError, match="is not empty and holds no run"):
+        loop.start(quick(), folder.path)
+    assert folder.split.read_text() == "another split"
+
+
+def test_a_run_without_checkpoints_says_that_it_begins_again(finished: RunFolder, tmp_path: Path):
+    folder = RunFolder(shutil.copytree(finished.path, tmp_path / "bare"))
+    shutil.rmtree(folder.checkpoints)
+    assert list(loop.resume(folder.path, []).train()) == [], "it is finished"
+    folder.summary.unlink()
+    with pytest.warns(UserWarning, match="has no checkpoint; its run begins again"):
+        assert loop.resume(folder.path, []).state.steps_done == 0
+
+
+def test_a_checkpoint_of_another_run_is_refused(finished: RunFolder, tmp_path: Path):
+    other = complete(loop.start(quick(model__name="small-8", train__steps=2), tmp_path / "other"))
+    folder = RunFolder(shutil.copytree(finished.path, tmp_path / "mixed"))
+    shutil.rmtree(folder.checkpoints)
+    shutil.copytree(other.folder.checkpoints, folder.checkpoints)
+    with pytest.raises(AggMatchError, match="its newest checkpoint is not of this run"):
+        loop.resume(folder.path, [])
+
+
+def test_what_is_due_at_a_step_is_saved_before_its_record_is_shown(tmp_path: Path):
+    run = loop.start(quick(train__log_every=4), tmp_path / "left")
+    records = run.train()
+    assert next(records)["step"] == 4
+    assert len(found(run.folder.checkpoints)) == 1
+
+
 def test_there_is_nothing_to_resume_in_an_empty_folder(tmp_path: Path):
     with pytest.raises(AggMatchError, match="it holds no run"):
         loop.resume(tmp_path, [])

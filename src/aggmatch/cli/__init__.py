@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Nothing heavy is imported before a command needs it."""
 
 import sys
+from typing import NoReturn
 
 from aggmatch.cli import training, experiments, analysis, bench  # isort: skip - the order of commands in the help
 from aggmatch.cli.app import app
@@ -17,7 +18,21 @@ def main() -> None:
     try:
         app()
     except AggMatchError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.exit(141)
+        fail(str(error))
+    except OSError as error:  # a path that may not be looked at, a full disk behind the output
+        fail(f"Cannot use {error.filename or 'the output'}: {error.strerror}.")
+    except RuntimeError as error:
+        if not lacks_memory(error):
+            raise
+        fail("There is too little memory for this. Try a smaller train.batch, method.slots or model.name (--set ...).")
+
+
+def fail(message: str) -> NoReturn:
+    """End with a sentence and exit code 2."""
+    print(f"Error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def lacks_memory(error: RuntimeError) -> bool:
+    """Whether torch could not allocate something, on whatever device."""
+    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)

@@ -86,6 +86,10 @@ class Split:
 
     def write(self, path: Path) -> None:
         """Write as JSON. The file is complete or untouched, whatever happens."""
+        write_atomically(path, self.encoded())
+
+    def encoded(self) -> bytes:
+        """The split as JSON."""
         everything = torch.equal(self.unlabeled.cpu(), torch.arange(self.images))
         content = {
             "format": FORMAT,
@@ -97,7 +101,7 @@ class Split:
             "labels": self.labels.tolist(),
             "unlabeled": "all" if everything else self.unlabeled.tolist(),
         }
-        write_atomically(path, (json.dumps(content) + "\n").encode())
+        return (json.dumps(content) + "\n").encode()
 
     @classmethod
     def read(cls, path: Path, data: DataSet) -> Self:

@@ -101,9 +101,12 @@ def load_newest(folder: Path) -> Checkpoint | None:
                 f"Checkpoint {path} cannot be read ({error.strerror}); using the one before it.", stacklevel=2
             )
             continue
-        if digest(data) == match[2]:
+        try:
+            if digest(data) != match[2]:
+                raise ValueError("its digest differs")
             return unpack(data)
-        warnings.warn(f"Checkpoint {path} is damaged (its digest differs); using the one before it.", stacklevel=2)
+        except ValueError as error:
+            warnings.warn(f"Checkpoint {path} is damaged ({error}); using the one before it.", stacklevel=2)
     if paths:
         raise AggMatchError(
             f"All {len(paths)} checkpoints in {folder} are damaged. Start a new run with another --out."

@@ -36,15 +36,20 @@ class RunFolder:
         """The snapshot taken after a step."""
         return self.snapshots / f"step-{step:08d}.safetensors"
 
-    def create(self) -> None:
-        """Make the folder; refuse one that holds anything else."""
+    def create(self, split: bytes, config: Mapping[str, Any]) -> None:
+        """Begin a run in the folder; refuse one that holds anything else.
+
+        The configuration comes last and makes it a run. If that failed before, the same split is all there is.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            occupied = any(self.path.iterdir())
+            occupied = any(path != self.split or path.read_bytes() != split for path in self.path.iterdir())
         except OSError as error:
             raise AggMatchError(f"Cannot use {self.path} for a run: {error.strerror}. Choose another --out.") from error
         if occupied:
             raise AggMatchError(f"{self.path} is not empty and holds no run. Choose another --out.")
+        write_atomically(self.split, split)
+        self.write_json(self.config, config)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

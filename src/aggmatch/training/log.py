@@ -5,9 +5,28 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NotRequired, Self, TypedDict
 
+from aggmatch.config import Natural
 from aggmatch.errors import AggMatchError
+from aggmatch.shapes import require
+
+
+class Record(TypedDict):
+    """What a line of the metrics must hold, and what it holds if it holds it; methods add values of their own."""
+
+    step: Natural
+    seconds: NotRequired[float]
+    loss: NotRequired[float]
+    loss_labeled: NotRequired[float]
+    loss_unlabeled: NotRequired[float]
+    accuracy_average: NotRequired[float]
+    accuracy_online: NotRequired[float]
+    pseudo_precision: NotRequired[float]
+    pseudo_recall: NotRequired[float]
+    pseudo_coverage: NotRequired[float]
+    confidence: NotRequired[float]
+    queue_fill: NotRequired[list[Natural]]
 
 
 class Log:
@@ -88,14 +107,17 @@ def scalars(record: Mapping[str, Any]) -> list[tuple[str, float]]:
 def read_log(path: Path) -> list[dict[str, Any]]:
     """Records of a metrics file; a last line cut short by a kill is left out."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
     records = []
     for number, line in enumerate(lines, 1):
+        where = f"{path}, line {number}"
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            if number < len(lines):
-                raise AggMatchError(f"Cannot read {path}: line {number} is damaged.") from None
+            record = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            if number == len(lines):  # nothing, or cut short: whole lines end before it
+                break
+            raise AggMatchError(f"Cannot read {where}: it is not JSON.") from None
+        records.append(require(record, Record, where))
     return records

@@ -5,6 +5,7 @@ import platform
 import signal
 import statistics
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -59,7 +60,19 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether nothing is left to do."""
-        return self.state.steps_done == self.settings.train.steps and self.folder.summary.exists()
+        return self.folder.summary.exists()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go back to where a checkpoint was taken."""
+        try:
+            self.state.restore(checkpoint)
+            self.seconds_before = checkpoint.facts["seconds"]
+            self.log_position = checkpoint.facts["log_position"]
+        except (RuntimeError, KeyError) as error:
+            raise AggMatchError(
+                f"Cannot resume {self.folder.path}: its newest checkpoint is not of this run or of this version of "
+                f"aggmatch, {aggmatch.__version__}."
+            ) from error
 
     @property
     def labeled(self) -> Images:
@@ -89,13 +102,14 @@ class Run:
                 if record:
                     record = {"step": state.steps_done, "seconds": round(self.seconds, 3)} | record
                     log.write(record)
-                    yield record
                 if state.steps_done in snapshots:
                     self.keep_snapshot()
                     pace.restart()
                 if received or self.due(runtime.checkpoint_every):
                     self.save(log)
                     pace.restart()
+                if record:
+                    yield record
                 if received and state.steps_done < train.steps:
                     raise Stopped(state.steps_done, received[0])
             self.finish()
@@ -233,9 +247,7 @@ def start(settings: RunSettings, out: Path, *, download: bool = False) -> Run:
     data = load(settings.data.name, Path(settings.runtime.data_dir), download)
     split = make_split(data, settings.data)
     state = TrainState(settings, data, split, device)
-    folder.create()
-    split.write(folder.split)
-    folder.write_json(folder.config, settings.to_dict())
+    folder.create(split.encoded(), settings.to_dict())
     return Run(settings, data, split, folder, state)
 
 
@@ -251,9 +263,9 @@ def resume(out: Path, changes: list[Layer], *, download: bool = False) -> Run:
     run = Run(settings, data, split, folder, state)
     latest = checkpoints.load_newest(folder.checkpoints)
     if latest is not None:
-        state.restore(latest)
-        run.seconds_before = latest.facts["seconds"]
-        run.log_position = latest.facts["log_position"]
+        run.restore(latest)
+    elif folder.metrics.exists() and not folder.summary.exists():
+        warnings.warn(f"{out} has no checkpoint; its run begins again.", stacklevel=2)
     return run
 
 

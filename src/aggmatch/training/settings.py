@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from aggmatch.augment import ViewSettings
-from aggmatch.config import ConfigError, Count, Fraction, Layer, Natural, Settings, merge, no_section, sections
+from aggmatch.config import ConfigError, Count, Fraction, Layer, Natural, Range, Settings, merge, no_section, sections
 from aggmatch.data import DataSettings
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
@@ -17,7 +17,7 @@ from aggmatch.training.optim import OptimSettings
 class TrainSettings(Settings):
     """Section `train`: length, batches and cadence."""
 
-    steps: Count = 2**20
+    steps: Annotated[int, Range(1, 2**24)] = 2**20  # as far as a float32 counts exactly
     """K: number of steps; the learning-rate schedule spans them."""
     batch: Count = 64
     """B: labelled images of a step."""

@@ -1,6 +1,7 @@
 """Everything that a run changes while it trains, and one step of it."""
 
 import copy
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,10 +26,9 @@ def choose_device(name: str) -> torch.device:
     """The named device, or the best there is for `auto`."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise AggMatchError(f"runtime.device must be auto, cpu, cuda or cuda:N, got '{name}'.") from None
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise AggMatchError(f"runtime.device must be auto, cpu, cuda or cuda:N, got '{name}'.")
+    device = torch.device(name)
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise AggMatchError(
             f"runtime.device is '{name}', but this machine has {torch.cuda.device_count()} CUDA devices."

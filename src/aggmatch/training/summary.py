@@ -1,0 +1,35 @@
+"""What the summary of a finished run holds."""
+
+from typing import Any, NotRequired, TypedDict
+
+from aggmatch.config import Count, Natural, NonNegative
+from aggmatch.shapes import Percent, require
+from aggmatch.training.folder import RunFolder
+
+
+class Summary(TypedDict):
+    """What every summary holds; of pseudo labels only where the method makes some."""
+
+    data: str
+    labels: Count
+    fold: Natural
+    method: str
+    steps: Natural
+    network: str
+    accuracy: Percent
+    accuracy_median_of_last_20: Percent
+    accuracy_average: Percent
+    accuracy_online: Percent
+    class_accuracy: dict[str, Percent]
+    pseudo_precision: NotRequired[float]
+    pseudo_coverage: NotRequired[float]
+    seconds: NonNegative
+    hardware: str
+    versions: dict[str, str]
+    finished: str
+
+
+def read_summary(folder: RunFolder) -> dict[str, Any] | None:
+    """The summary of a run, whole or refused; None while the run is not finished."""
+    summary = folder.result()
+    return None if summary is None else require(summary, Summary, folder.summary)
