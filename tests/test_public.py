@@ -15,7 +15,7 @@ SOURCE = Path(aggmatch.__file__).parent
 LAYERS = [
     ["errors"],
     ["config", "files"],
-    ["functional", "tables"],
+    ["functional", "shapes", "tables"],
     ["kernels"],
     ["aggregation", "augment", "models"],
     ["queue"],

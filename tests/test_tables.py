@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from rich.console import Console
 
-from aggmatch.tables import PAGE, Table, duration, escape_latex, mean_and_deviation, plural, show, show_mean
+from aggmatch.tables import PAGE, Table, duration, escape_latex, fit, mean_and_deviation, plural, show, show_mean
 
 TABLE = Table(
     ["name_of it", "share %", "note"], [["a & b", 12.345, "x"], ["c", None, "y"]], "A 50 % title", ["100 % ± 1"]
@@ -39,6 +39,59 @@ def test_a_narrow_terminal_breaks_long_words_and_loses_none_of_them():
     console.print(Table(["setting"], [["confidence=thresholding-by-entropy"]]).rich())
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "".join(shown.split()[2:]) == "confidence=thresholding-by-entropy"
+
+
+MANY_NUMBERS = Table(
+    ["share %", "class term", "sum", "holds", "image"],
+    [[4.54, -0.22, 1234.5, "thresholding-by-entropy", "1234, given"], [0.25, None, 7, "dog", "60,000 of 1,000,000"]],
+    "A title",
+    ["A note."],
+)
+
+
+def shown_lines(table: Table, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table.rich())
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", range(12, 90))
+def test_numbers_and_headings_are_whole_in_a_terminal_of_any_width(width):
+    lines = shown_lines(MANY_NUMBERS, width)
+    words = " ".join(lines).replace(":", "").split()
+    numbers = ["4.54", "-0.22", "1234.50", "0.25", "7", "1234,", "60,000", "1,000,000"]
+    assert {*numbers, "share", "class", "term", "sum", "holds", "image"} <= set(words)
+    assert max(map(len, lines)) <= width
+
+
+def test_without_room_for_columns_there_is_one_line_a_value():
+    assert shown_lines(MANY_NUMBERS, 40) == [
+        "A title",
+        "",
+        "share %: 4.54",
+        "class term: -0.22",
+        "sum: 1234.50",
+        "holds: thresholding-by-entropy",
+        "image: 1234, given",
+        "",
+        "share %: 0.25",
+        "class term: –",
+        "sum: 7",
+        "holds: dog",
+        "image: 60,000 of 1,000,000",
+        "",
+        "A note.",
+    ]
+
+
+def test_the_widest_column_is_narrowed_first():
+    assert fit([["a", "long word after word"], ["b", "12.00"], ["c", "text"]], 10 + 12 + 5 + 4) == [12, 5, 4]
+
+
+def test_columns_that_cannot_be_narrowed_further_do_not_fit():
+    assert fit([["a", "thresholding"], ["b", "12.00"]], 7 + 8 + 5) == [8, 5]
+    assert fit([["a", "thresholding"], ["b", "12.00"]], 7 + 8 + 4) is None
+    assert fit([["thresholding", "a"]], 4 + 11) is None
 
 
 def test_a_terminal_shows_brackets_and_colons_as_they_are():

@@ -4,13 +4,13 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
 
 LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
@@ -35,6 +35,8 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 """Characters that LaTeX takes for something else or does not have in its fonts."""
 PAGE = 75
 """Characters in the width of a LaTeX page; wider tables are set smaller."""
+FOLDED = 8
+"""Characters of a line to which long words may be folded in a narrow terminal; numbers and headings never are."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +50,8 @@ class Table:
     """Sentences to stand below it wherever a person reads it."""
 
     def rich(self) -> "RenderableType":
-        """For a terminal, which shows every character as it is: a string would be read as markup."""
-        from rich import box
-        from rich.console import Group
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
-        title = Text(self.title, "bold") if self.title else None
-        table = RichTable(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-        for number, column in enumerate(self.columns):
-            table.add_column(Text(column), justify="right" if self.is_numeric(number) else "left", overflow="fold")
-        for row in self.rows:
-            table.add_row(*(Text(show(value)) for value in row))
-        return Group(table, *map(Text, self.notes))
+        """For a terminal of any width."""
+        return Shown(self)
 
     @property
     def width(self) -> int:
@@ -110,6 +101,79 @@ class Table:
             r"\end{table}",
         ]
         return "\n".join(content) + "\n"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table in a terminal, which shows every character as it is: a string would be read as markup."""
+
+    table: Table
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
+        from rich.text import Text
+
+        texts = [
+            [column, *(show(row[number]) for row in self.table.rows)]
+            for number, column in enumerate(self.table.columns)
+        ]
+        widths = fit(texts, options.max_width)
+        if widths:
+            yield self.grid(texts, widths)
+        else:
+            yield from self.listing(texts)
+        yield from map(Text, self.table.notes)
+
+    def grid(self, texts: Sequence[Sequence[str]], widths: Sequence[int]) -> "RenderableType":
+        """Rows and columns."""
+        from rich import box
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        title = Text(self.table.title, "bold") if self.table.title else None
+        grid = RichTable(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+        for number, (column, width) in enumerate(zip(self.table.columns, widths, strict=True)):
+            side: Literal["left", "right"] = "right" if self.table.is_numeric(number) else "left"
+            grid.add_column(Text(column), justify=side, overflow="fold", width=width)
+        for row in zip(*(column[1:] for column in texts), strict=True):
+            grid.add_row(*map(Text, row))
+        return grid
+
+    def listing(self, texts: Sequence[Sequence[str]]) -> "Iterator[RenderableType]":
+        """One line a value, for a terminal without room for columns."""
+        from rich.text import Text
+
+        if self.table.title:
+            yield Text(self.table.title, "bold")
+        for row in zip(*(column[1:] for column in texts), strict=True):
+            yield Text("")
+            for column, text in zip(self.table.columns, row, strict=True):
+                yield Text(f"{column}: {text}" if column else text)
+        yield Text("")
+
+
+def fit(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
+    """Widths of columns (heading first) that fit into a line, the widest narrowed first; None where they cannot."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in columns]
+    least = [least_width(column) for column in columns]
+    spare = room - 1 - 3 * len(columns)  # beside what lies between columns
+    if sum(least) > spare:
+        return None
+    while sum(widths) > spare:
+        _, widest = max((width, number) for number, width in enumerate(widths) if width > least[number])
+        widths[widest] -= 1
+    return widths
+
+
+def least_width(column: Sequence[str]) -> int:
+    """Width at which a column (heading first) breaks no number and no word of its heading."""
+    from rich.cells import cell_len
+
+    heading, *texts = column
+    words = [word for text in texts for word in text.split()]
+    whole = [*heading.split(), *(word for word in words if word.lstrip("+-−(")[:1].isdigit())]
+    return max([min(FOLDED, max(map(cell_len, words), default=0)), *map(cell_len, whole)])
 
 
 def escape_latex(text: str) -> str:

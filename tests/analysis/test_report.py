@@ -170,6 +170,40 @@ def test_without_the_data_set_the_rest_is_there_and_the_reason_is_given(trained,
     assert "95 % interval" not in text.split("What it gets right")[0]
 
 
+@pytest.mark.parametrize("methods", [["aggmatch"], ["aggmatch", "supervised"]])
+def test_where_a_model_does_otherwise_than_its_summary_says_the_page_says_so(trained, tmp_path, monkeypatch, methods):
+    paths = [shutil.copytree(trained[method], tmp_path / method) for method in methods]
+    summary = json.loads((paths[0] / "summary.json").read_text())
+    changed = summary | {"accuracy": summary["accuracy"] + 0.06, "hardware": "NVIDIA H200"}
+    (paths[0] / "summary.json").write_text(json.dumps(changed))
+    keep_chapters(monkeypatch, "predictions")
+    text = words(page(read_runs(paths)))
+    sentence = f"the run itself ended with {changed['accuracy']:.2f} % on NVIDIA H200, whose arithmetic may differ."
+    assert text.count(f": {summary['accuracy']:.2f} %; {sentence}") == text.count(sentence) == len(methods) + 1
+    assert ("aggmatch fold 0: Tried here on" in text) == (len(methods) > 1)
+
+
+def test_figures_that_need_snapshots_are_left_out_with_the_reason(trained, tmp_path, monkeypatch):
+    keep_chapters(monkeypatch, "pseudo-labels", "attention", "features")
+    monkeypatch.setattr(report, "make_tables", lambda *_: report.Tables())
+    runs = []
+    for name, shares in (("none", []), ("lost", [1.0])):
+        path = shutil.copytree(trained["aggmatch"], tmp_path / name)
+        shutil.rmtree(path / "snapshots")
+        config = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps(config | {"runtime": config["runtime"] | {"snapshots": shares}}))
+        runs.append(path)
+    queue = "what aggregation changed, its doubtful pseudo labels, its attention, "
+    rest = "the calibration of its pseudo labels and its feature space are left out."
+    kept_none = "Not shown: aggmatch fold 0 kept no snapshots (runtime.snapshots is empty), so "
+    assert words(page(read_runs(runs[:1]))).count(kept_none + queue + rest) == 1
+    lost = "Not shown: aggmatch fold 0 lost its snapshots (its folder holds none), so "
+    assert lost in words(page(read_runs(runs[1:])))
+    text = words(page(read_runs([write_folder(tmp_path / "begun", [line(1)])])))
+    assert f"Not shown: fixmatch fold 0 has no snapshots yet, so {rest}" in text
+    assert "Not shown: fixmatch fold 0 is not finished, so its accuracy by class" in text
+
+
 def missing(_: RunRecord) -> NoReturn:
     raise AggMatchError("digits is not in data.")
 

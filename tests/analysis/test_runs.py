@@ -1,11 +1,12 @@
 """Run folders as analyses see them, and the names by which runs are told apart."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.analysis.folders import line, write_folder
+from tests.analysis.folders import SUMMARY, line, write_folder
 
 from aggmatch.analysis.runs import RunRecord, conditions, first_folds, grouped, read_runs, snapshot_step
 from aggmatch.config import Layer
@@ -135,5 +136,24 @@ def test_missing_files_of_the_data_are_fetched_only_on_request(tmp_path, monkeyp
 def test_a_damaged_log_is_named(tmp_path):
     folder = write_folder(tmp_path / "run", [line(1)])
     (folder / "metrics.jsonl").write_text('{"step": \n{"step": 2}\n')
-    with pytest.raises(AggMatchError, match="metrics.jsonl: line 1 is damaged"):
+    with pytest.raises(AggMatchError, match="metrics.jsonl, line 1: it is not JSON."):
         read_runs([folder])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("summary.json", {"accuracy": 3}, "it lacks accuracy_average, "),
+        ("summary.json", SUMMARY | {"class_accuracy": 7}, "class_accuracy must be a table, got 7."),
+        ("split.json", {"labeled": 5, "fold": 0}, "labeled must be a list, got 5."),
+        ("split.json", {"labeled": [1], "fold": "x"}, "fold must be a whole number, got 'x'."),
+        ("split.json", {"labeled": [1], "fold": None}, "fold must be a whole number, got None."),
+        ("split.json", {"labeled": [1]}, "it lacks fold."),
+    ],
+)
+def test_a_damaged_summary_or_split_is_named(tmp_path, name, content, message):
+    folder = write_folder(tmp_path / "run", [line(1)], {})
+    (folder / name).write_text(json.dumps(content))
+    with pytest.raises(AggMatchError) as error:
+        read_runs([folder])
+    assert str(error.value).startswith(f"Cannot read {folder / name}: {message}")

@@ -5,7 +5,7 @@ from tests.analysis.folders import write_folder
 
 from aggmatch.analysis import trust
 from aggmatch.analysis.runs import read_runs
-from aggmatch.analysis.trust import Share, accepted, class_results, paired, tried
+from aggmatch.analysis.trust import Share, accepted, class_results, discrepancy, paired, tried
 from aggmatch.evaluation import Evaluation
 
 
@@ -43,6 +43,22 @@ def test_what_does_not_take_long_is_told_of_in_one_line(rival_folders):
     lines: list[str] = []
     tried(run, lines.append)
     assert len(lines) == 1
+
+
+def test_an_accuracy_that_is_not_that_of_the_summary_is_told(runs, monkeypatch):
+    labels = torch.arange(100) % 10
+    predicted = labels.clone()
+    predicted[:10] += 1
+    predicted %= 10
+    monkeypatch.setattr(trust, "tried", lambda run: certain(predicted, labels))
+    monkeypatch.setattr(trust, "hardware", lambda device: f"this {device}")
+    run = runs[0]
+    assert run.summary["accuracy"] == 90
+    assert discrepancy(run) == ""
+    run.summary["accuracy"] = 89.99
+    assert discrepancy(run) == (
+        "Tried here on this cpu: 90.00 %; the run itself ended with 89.99 % on a CPU, whose arithmetic may differ."
+    )
 
 
 def test_classes_are_told_with_their_labels_and_what_they_are_taken_for(runs, monkeypatch):

@@ -85,7 +85,11 @@ def pretend():
         (folder.checkpoints / f"step-{done:08d}-{'0' * 16}.safetensors").touch()
         if step is None:
             by_class = {str(digit): accuracy + digit for digit in range(10)}
-            facts = {"steps": done, "accuracy": accuracy, "class_accuracy": by_class, "seconds": 7.0}
-            folder.write_json(folder.summary, facts | {"hardware": "a CPU", "versions": {"aggmatch": "0.1.0"}})
+            settings = planned.settings
+            run = {"data": settings.data.name, "labels": settings.data.labels, "fold": settings.data.fold}
+            run |= {"method": settings.method_name, "network": train.evaluated, "steps": done, "seconds": 7.0}
+            figures = {"accuracy": accuracy, "accuracy_median_of_last_20": accuracy, "class_accuracy": by_class}
+            place = {"hardware": "a CPU", "versions": {"aggmatch": "0.1.0"}, "finished": "2026-01-01T00:00:00+00:00"}
+            folder.write_json(folder.summary, run | figures | evaluation | place)
 
     return make

@@ -155,7 +155,7 @@ def test_a_signal_to_runs_at_once_ends_the_command_without_a_table(run, monkeypa
         (["reproduce", "main", "--labels", "four"], "--labels takes whole numbers with commas, got 'four'."),
         (["reproduce", "main", "--data", "cifar100", "--labels", "40"], "at once. Leave one of them out."),
         (["reproduce", "main", "--set", "data.labels=10"], "data.labels cannot be set for table main"),
-        (["reproduce", "queue", "--steps", "0"], "train.steps must be at least 1, got 0 (from --steps 0)."),
+        (["reproduce", "queue", "--steps", "0"], "train.steps must be in [1, 16777216], got 0 (from --steps 0)."),
         (["reproduce", "noise"], "Nothing was started: cifar10 and svhn are not in data. Add --download to fetch"),
         (["reproduce", "main", "--results", "nowhere.jsonl"], "Cannot read nowhere.jsonl: No such file or directory."),
         (["results", "nowhere", "--out", "kept.jsonl"], "nowhere holds no run"),

@@ -87,20 +87,55 @@ def test_a_run_replaces_its_earlier_line_and_leaves_the_others_as_they_are(plan,
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"configuration": ', "line 1 is not JSON"),
-        (
-            '{"configuration": {}, "steps": 1, "finished": true, "result": null}',
-            "line 1 lacks curve, hardware, version",
-        ),
+        ('{"configuration": ', "it is not JSON."),
+        ('{"configuration": {}, "steps": 1, "finished": true, "result": null}', "it lacks curve, hardware, versions."),
     ],
 )
 def test_a_damaged_file_is_named_and_left_alone(tmp_path, content, message):
     path = tmp_path / "r.jsonl"
     path.write_text(content)
     for attempt in (lambda: read_results(path), lambda: add_results(path, [])):
-        with pytest.raises(AggMatchError, match=f"Cannot read .*r.jsonl: {message}"):
+        with pytest.raises(AggMatchError, match=f"Cannot read .*r.jsonl, line 1: {message}"):
             attempt()
     assert path.read_text() == content
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"result": 5}, "result must be a table, got 5."),
+        ({"result": {}}, "result lacks accuracy."),
+        ({"result": {"accuracy": "x"}}, "result.accuracy must be a number, got 'x'."),
+        ({"result": {"accuracy": float("nan")}}, "result.accuracy must be a finite number, got nan."),
+        ({"result": {"accuracy": 1, "class_accuracy": 7}}, "result.class_accuracy must be a table, got 7."),
+        ({"curve": 5}, "curve must be a list, got 5."),
+        ({"curve": [{}]}, "curve[0] lacks accuracy_average, accuracy_online, step."),
+        ({"steps": "many"}, "steps must be a whole number, got 'many'."),
+        ({"finished": 1}, "finished must be true or false, got 1."),
+        ({"hardware": 5}, "hardware must be a text, got 5."),
+        ({"versions": []}, "versions must be a table, got []."),
+    ],
+)
+def test_a_damaged_entry_of_a_line_is_named(plan, pretend, tmp_path, change, message):
+    run, path = plan().runs[0], tmp_path / "r.jsonl"
+    pretend(run, 50.0)
+    line = result_of(run.path).line()
+    path.write_text(f"{line}\n{json.dumps(json.loads(line) | change)}\n")
+    with pytest.raises(AggMatchError) as error:
+        read_results(path)
+    assert str(error.value) == f"Cannot read {path}, line 2: {message}"
+
+
+def test_an_incomplete_summary_is_named(plan, pretend):
+    run = plan().runs[0]
+    pretend(run, 50.0)
+    run.folder.write_json(run.folder.summary, {"accuracy": 3})
+    with pytest.raises(AggMatchError, match="Cannot read .*summary.json: it lacks accuracy_average, "):
+        result_of(run.path)
+
+
+def test_an_evaluation_of_one_network_alone_is_no_point_of_the_curve():
+    assert curve([{"step": 1, "accuracy_average": 50.0}]) == []
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -76,7 +76,7 @@ def test_every_recipe_is_of_a_known_method():
         ({"method__tau": 1}, "Unknown setting 'method.tau'"),
         ({"optim__rl": 1}, "Unknown setting 'optim.rl'. Did you mean 'optim.lr'?"),
         ({"trian__steps": 1}, "Unknown setting 'trian'. Did you mean 'train'?"),
-        ({"train__steps": 0}, "train.steps must be at least 1, got 0 (from the test)."),
+        ({"train__steps": 0}, "train.steps must be in [1, 16777216], got 0 (from the test)."),
         ({"method__threshold": 1.5}, "method.threshold must be in [0, 1], got 1.5 (from the test)."),
         ({"method__name": 3}, "method.name must be a text, got 3 (from the test)."),
         ({"views__ops": ["spin"]}, "views.ops must be among"),
@@ -125,3 +125,11 @@ def test_a_section_may_be_given_whole_and_keeps_the_recipe():
 def test_the_field_that_holds_the_name_of_the_method_is_no_setting():
     with pytest.raises(ConfigError, match=r"method_name does not exist; the method is chosen by method\.name"):
         resolved(method_name="fixmatch")
+
+
+def test_a_mapping_is_one_layer():
+    assert resolve({"data.name": "digits", "optim": {"lr": 0.5}}) == resolve(
+        [Layer("", {"data.name": "digits", "optim.lr": 0.5})]
+    )
+    with pytest.raises(AggMatchError, match=r"^train\.steps must be in \[1, 16777216\], got 0\.$"):
+        resolve({"train.steps": 0})

@@ -25,7 +25,7 @@ from aggmatch.analysis.panel import (
 )
 from aggmatch.analysis.pseudo_labels import PseudoLabeled, pseudo_labels_at
 from aggmatch.analysis.runs import RunRecord, conditions, first_folds, grouped
-from aggmatch.analysis.trust import tried
+from aggmatch.analysis.trust import discrepancy, tried
 from aggmatch.evaluation import Evaluation
 
 CONFUSED_PAIRS = (("cat", "dog"), ("deer", "horse"), ("airplane", "bird"), ("automobile", "truck"))
@@ -131,7 +131,7 @@ def confusion_panel(run: RunRecord) -> Panel:
         f"Confusion, {run.name}",
         f"Share of the test images of a class (rows) by predicted class (columns), in percent; {len(result.labels):,} "
         f"images, {result.accuracy:.2f} % right. {run.describe()}, {run.settings.train.evaluated} network, last "
-        f"step.{pairs}",
+        f"step.{pairs} {discrepancy(run)}".rstrip(),
         draw_confusion(confusion_shares(result), classes),
     )
 

@@ -20,8 +20,19 @@ from aggmatch import __version__
 from aggmatch.analysis import attention, configuration, curves, doubts, embedding, labels, predictions
 from aggmatch.analysis.concerns import Concern, concerns, concerns_of_several
 from aggmatch.analysis.panel import Panel, method_color, svg
+from aggmatch.analysis.pseudo_labels import has_queue
 from aggmatch.analysis.runs import RunRecord, Tell, conditions, first_folds, grouped, silent
-from aggmatch.analysis.trust import THRESHOLDS, Accepted, ClassResult, Paired, accepted, class_results, paired, tried
+from aggmatch.analysis.trust import (
+    THRESHOLDS,
+    Accepted,
+    ClassResult,
+    Paired,
+    accepted,
+    class_results,
+    discrepancy,
+    paired,
+    tried,
+)
 from aggmatch.analysis.verdict import (
     Standing,
     accuracies,
@@ -128,6 +139,8 @@ class Tables:
 
     judged: list[Judged] = field(default_factory=list)
     paired: list[Paired] = field(default_factory=list)
+    discrepancies: list[str] = field(default_factory=list)
+    """Where a model does otherwise here than its summary says."""
     notes: list[str] = field(default_factory=list)
     """Why something is missing."""
 
@@ -156,6 +169,7 @@ def page(runs: Sequence[RunRecord], *, tell: Tell = silent, quick: bool = False,
         concerns=collect_concerns(runs),
         chapters=chapters,
         tables=tables,
+        left_out=[] if quick else [words for run in first_folds(runs) for words in left_out(run)],
         class_tables=list(class_tables(runs)) if len(runs) > 1 else [],
         differences=configuration.difference_rows(first_folds(runs)),
         difference_names=[run.name for run in first_folds(runs)],
@@ -254,6 +268,8 @@ def make_tables(runs: Sequence[RunRecord], tell: Tell) -> Tables:
         for run in finished:
             result = tried(run, tell)
             tables.judged.append(Judged(run.name, class_results(run), accepted(result)))
+            if words := discrepancy(run):
+                tables.discrepancies.append(f"{run.name}: {words}" if len(runs) > 1 else words)
         for part in conditions(finished).values():
             best, *others = sorted(part, key=lambda run: -(standing(run).accuracy or 0))
             tables.paired += [paired(best, other) for other in others]
@@ -305,6 +321,25 @@ def tell_chapter(chapter: Chapter, runs: Sequence[RunRecord], tell: Tell, quick:
             told.notes.append(str(error))
             tell(f"  Not shown: {error}")
     return told if told.illustrations or told.notes else None
+
+
+def left_out(run: RunRecord) -> Iterator[str]:
+    """Sentences on the figures that the run's folder does not suffice for."""
+    if not run.summary:
+        yield f"{run.name} is not finished, so its accuracy by class and by confidence and its confusion are left out."
+    if not run.snapshots:
+        queue = "what aggregation changed, its doubtful pseudo labels, its attention, " if has_queue(run) else ""
+        yield (
+            f"{run.name} {why_no_snapshots(run)}, so {queue}the calibration of its pseudo labels and its feature space "
+            f"are left out."
+        )
+
+
+def why_no_snapshots(run: RunRecord) -> str:
+    """Why there is no snapshot, after the name of the run."""
+    if not run.settings.runtime.snapshots:
+        return "kept no snapshots (runtime.snapshots is empty)"
+    return "lost its snapshots (its folder holds none)" if run.summary else "has no snapshots yet"
 
 
 def illustrate(panel: Panel, anchor: str) -> Illustration:

@@ -5,15 +5,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from aggmatch.config import Layer, flatten
+from aggmatch.config import Layer, Natural, flatten
 from aggmatch.data import DataSet, Split, load
 from aggmatch.errors import AggMatchError
 from aggmatch.inference import Snapshot, TrainedModel, read_settings
+from aggmatch.shapes import require
 from aggmatch.training.folder import RunFolder
 from aggmatch.training.settings import RunSettings, resolve
 from aggmatch.training.state import choose_device
+from aggmatch.training.summary import read_summary
 
 ALWAYS = ("data.name", "data.labels")
 """Settings that are told of every run where runs differ in them."""
@@ -25,6 +27,13 @@ Tell = Callable[[str], None]
 
 def silent(_: str) -> None:
     """Tell nobody."""
+
+
+class Drawn(TypedDict):
+    """What can be told of a split without the data."""
+
+    labeled: list[Natural]
+    fold: Natural
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,17 +83,17 @@ class RunRecord:
     def drawn(self) -> dict[str, Any]:
         """The split as it is written, which tells labels and fold without the data, also where it was a given one."""
         folder = RunFolder(self.path)
-        return folder.read_json(folder.split)
+        return require(folder.read_json(folder.split), Drawn, folder.split)
 
     @property
     def labels(self) -> int:
         """Number of labelled images."""
-        return len(self.drawn.get("labeled", ()))
+        return len(self.drawn["labeled"])
 
     @property
     def fold(self) -> int:
         """Which draw of the labelled images."""
-        return int(self.drawn.get("fold", self.settings.data.fold))
+        return int(self.drawn["fold"])
 
     @property
     def condition(self) -> str:
@@ -129,7 +138,7 @@ def read_run(path: Path, changes: list[Layer] | None = None) -> RunRecord:
         path=path,
         settings=settings,
         records=folder.records(),
-        summary=folder.result(),
+        summary=read_summary(folder),
         name=path.resolve().name,
     )
 

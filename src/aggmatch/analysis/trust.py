@@ -12,6 +12,8 @@ from aggmatch.analysis.runs import RunRecord, Tell, silent
 from aggmatch.analysis.verdict import Interval, wilson
 from aggmatch.data import Images
 from aggmatch.evaluation import Evaluation, evaluate
+from aggmatch.training.loop import hardware
+from aggmatch.training.state import choose_device
 
 THRESHOLDS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
 """Least confidences with which predictions might be accepted."""
@@ -38,6 +40,17 @@ def tried(run: RunRecord, tell: Tell = silent) -> Evaluation:
                 told = monotonic()
         TRIED[run] = Evaluation(torch.cat(parts), test.labels)
     return TRIED[run]
+
+
+def discrepancy(run: RunRecord) -> str:
+    """A sentence on how the model does here if that is not what its summary says; nothing where they agree."""
+    here, then = f"{tried(run).accuracy:.2f} %", run.summary
+    if not then or here == f"{then['accuracy']:.2f} %":
+        return ""
+    return (
+        f"Tried here on {hardware(choose_device(run.settings.runtime.device))}: {here}; the run itself ended with "
+        f"{then['accuracy']:.2f} % on {then['hardware']}, whose arithmetic may differ."
+    )
 
 
 @dataclass(frozen=True)

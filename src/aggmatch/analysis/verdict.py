@@ -112,7 +112,7 @@ def provisional(run: RunRecord) -> dict[str, Any]:
             statistics.median(record[name] for record in evaluations[-20:]) if evaluations else None
         ),
         **{key: value for key, value in logged.items() if key.startswith("pseudo_")},
-        "seconds": run.records[-1]["seconds"] if run.records else None,
+        "seconds": run.records[-1].get("seconds") if run.records else None,
     }
 
 

@@ -70,8 +70,8 @@ def find_paces(runs: Sequence[PlannedRun], announce: Callable[[str], None]) -> d
 
 def logged_seconds(run: PlannedRun) -> float | None:
     """Seconds of a step by a run's own clock, evaluations included; none before its second line of metrics."""
-    records = run.folder.records()
-    if len(records) < 2:
+    records = [record for record in run.folder.records() if "seconds" in record]
+    if len({record["step"] for record in records}) < 2:
         return None
     first, last = records[0], records[-1]
     return float((last["seconds"] - first["seconds"]) / (last["step"] - first["step"]))

@@ -6,14 +6,17 @@ it went. Two lines with one configuration are the same run.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+from aggmatch.config import Natural
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
 from aggmatch.inference import read_settings
+from aggmatch.shapes import Percent, require
 from aggmatch.training.folder import RunFolder
+from aggmatch.training.summary import read_summary
 
 EVALUATED = ("accuracy_average", "accuracy_online")
 PSEUDO = ("pseudo_precision", "pseudo_recall", "pseudo_coverage")
@@ -50,7 +53,7 @@ def result_of(path: Path) -> Result:
     """The result of a run from its folder, finished or not."""
     folder = RunFolder(path)
     settings = read_settings(folder)
-    records, summary = folder.records(), folder.result()
+    records, summary = folder.records(), read_summary(folder)
     return Result(
         configuration=settings.identity(),
         steps=summary["steps"] if summary else max((record["step"] for record in records), default=0),
@@ -67,7 +70,7 @@ def curve(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     logged = [record for record in records if PSEUDO[0] in record]
     points = []
     for record in records:
-        if EVALUATED[0] in record:
+        if all(name in record for name in EVALUATED):
             source = record if PSEUDO[0] in record else nearest(logged, record["step"])
             values = {name: record[name] for name in EVALUATED} | {name: source.get(name) for name in PSEUDO}
             rounded = {name: round(value, 4) for name, value in values.items() if value is not None}
@@ -92,6 +95,33 @@ def find_runs(places: Iterable[Path]) -> list[Path]:
 
 
 # Files of lines --------------------------------------------------------------------------------------------------
+
+
+class Outcome(TypedDict):
+    """What a line must hold of a finished run's result; older ones lack classes."""
+
+    accuracy: Percent
+    class_accuracy: NotRequired[dict[str, Percent]]
+
+
+class Point(TypedDict):
+    """What an evaluation in a line must hold."""
+
+    step: Natural
+    accuracy_average: Percent
+    accuracy_online: Percent
+
+
+class Line(TypedDict):
+    """A run in a file of results, entries as in `Result`."""
+
+    configuration: dict[str, Any]
+    steps: Natural
+    finished: bool
+    result: Outcome | None
+    curve: list[Point]
+    hardware: str | None
+    versions: dict[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -140,13 +170,12 @@ def lines(path: Path) -> list[tuple[int, str]]:
 
 def parse(line: str, path: Path, number: int) -> Result | None:
     """The run that a line describes; none for a line without a configuration."""
+    where = f"{path}, line {number}"
     try:
         values = json.loads(line)
-    except json.JSONDecodeError:
-        raise AggMatchError(f"Cannot read {path}: line {number} is not JSON.") from None
+    except (ValueError, RecursionError):
+        raise AggMatchError(f"Cannot read {where}: it is not JSON.") from None
     if not isinstance(values, dict) or not isinstance(values.get("configuration"), dict):
         return None
-    names = [field.name for field in fields(Result)]
-    if missing := [name for name in names if name not in values]:
-        raise AggMatchError(f"Cannot read {path}: line {number} lacks {', '.join(missing)}.")
-    return Result(**{name: values[name] for name in names})
+    require(values, Line, where)
+    return Result(**{name: values[name] for name in Line.__annotations__})

@@ -6,7 +6,7 @@ import signal
 import statistics
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -238,9 +238,9 @@ class Pace:
         return round(steps * self.state.images_per_step / max(seconds, 1e-9), 1)
 
 
-def start(settings: RunSettings, out: Path, *, download: bool = False) -> Run:
+def start(settings: RunSettings, out: str | Path, *, download: bool = False) -> Run:
     """Begin a run in a new folder. Data and split are read first, so a mistake there leaves no folder behind."""
-    folder = RunFolder(out)
+    folder = RunFolder(Path(out))
     if folder.holds_run:
         raise AggMatchError(f"{out} holds a run already. Continue it with --resume, or choose another --out.")
     device = choose_device(settings.runtime.device)
@@ -251,9 +251,9 @@ def start(settings: RunSettings, out: Path, *, download: bool = False) -> Run:
     return Run(settings, data, split, folder, state)
 
 
-def resume(out: Path, changes: list[Layer], *, download: bool = False) -> Run:
+def resume(out: str | Path, changes: Sequence[Layer] = (), *, download: bool = False) -> Run:
     """Continue the run of a folder. `changes` may only touch where it runs, not what it computes."""
-    folder = RunFolder(out)
+    folder = RunFolder(Path(out))
     if not folder.holds_run:
         raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one without --resume.")
     settings = resumed_settings(folder, changes)
@@ -269,7 +269,7 @@ def resume(out: Path, changes: list[Layer], *, download: bool = False) -> Run:
     return run
 
 
-def resumed_settings(folder: RunFolder, changes: list[Layer]) -> RunSettings:
+def resumed_settings(folder: RunFolder, changes: Sequence[Layer]) -> RunSettings:
     """Settings of the run in a folder with `changes`, which are refused if they touch what it computes."""
     before = folder.read_json(folder.config)
     stored = Layer(str(folder.config), flatten(before))

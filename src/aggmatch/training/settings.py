@@ -76,8 +76,13 @@ class RunSettings(Settings):
         return {name: section for name, section in self.to_dict().items() if name != "runtime"}
 
 
-def resolve(layers: Sequence[Layer]) -> RunSettings:
-    """Put a run's configuration together: recipe of data set and method, then the layers, later ones winning."""
+def resolve(layers: Sequence[Layer] | Mapping[str, Any]) -> RunSettings:
+    """Put a run's configuration together: recipe of data set and method, then the layers, later ones winning.
+
+    A mapping of dotted keys to values is one layer.
+    """
+    if isinstance(layers, Mapping):
+        layers = [Layer("", layers)]
     for layer in layers:
         check_sections(layer)
     chosen, sources = merge(layers)
