@@ -47,6 +47,6 @@ def label_spreading(data: DataSet, split: Split) -> tuple[float, float]:
     pixels = data.train.pixels.flatten(1).numpy() / 255
     labels = np.full(len(pixels), -1)
     labels[split.labeled.numpy()] = split.labels.numpy()
-    model = LabelSpreading(kernel="rbf", gamma=4, alpha=0.99, max_iter=200).fit(pixels, labels)
+    model = LabelSpreading(kernel="rbf", gamma=4, alpha=0.99, max_iter=1000).fit(pixels, labels)
     predicted = model.predict(data.test.pixels.flatten(1).numpy() / 255)
     return 100 * float((predicted == data.test.labels.numpy()).mean()), time.monotonic() - started
