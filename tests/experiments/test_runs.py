@@ -50,7 +50,7 @@ def test_a_run_that_was_broken_off_goes_on_from_its_checkpoint(plan, follow):
 
     with pytest.raises(KeyboardInterrupt):
         run.complete(break_off)
-    assert run.state == "at step 2"
+    assert run.state == "at step 4"
     steps: list[int] = []
     run.complete(lambda training, title: steps.extend(record["step"] for record in training.train()))
     assert steps == [4]
