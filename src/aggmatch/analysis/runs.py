@@ -15,7 +15,6 @@ from aggmatch.shapes import require
 from aggmatch.training.folder import RunFolder
 from aggmatch.training.settings import RunSettings, resolve
 from aggmatch.training.state import choose_device
-from aggmatch.training.summary import read_summary
 
 ALWAYS = ("data.name", "data.labels")
 """Settings that are told of every run where runs differ in them."""
@@ -138,7 +137,7 @@ def read_run(path: Path, changes: list[Layer] | None = None) -> RunRecord:
         path=path,
         settings=settings,
         records=folder.records(),
-        summary=read_summary(folder),
+        summary=folder.result(),
         name=path.resolve().name,
     )
 

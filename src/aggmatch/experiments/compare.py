@@ -12,7 +12,6 @@ from aggmatch.experiments.runs import Follow, PlannedRun
 from aggmatch.files import write_atomically
 from aggmatch.tables import Table, mean_and_deviation
 from aggmatch.training.settings import RunSettings, resolve
-from aggmatch.training.summary import read_summary
 
 DECIDED = {
     "method.name": ("which trains several", "Name them with --methods."),
@@ -81,7 +80,7 @@ def run(runs: dict[tuple[str, int], RunSettings], out: Path, follow: Follow, *, 
         place = out / method.replace(":", ".") / f"fold{fold}"
         planned = PlannedRun(settings, place, f"{method} fold {fold}")
         planned.complete(follow, download=download)
-        summary = read_summary(planned.folder)
+        summary = planned.folder.result()
         assert summary, "a complete run has one"
         summaries.setdefault(method, []).append(summary)
     return Comparison(summaries)

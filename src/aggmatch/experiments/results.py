@@ -16,7 +16,6 @@ from aggmatch.files import write_atomically
 from aggmatch.inference import read_settings
 from aggmatch.shapes import Percent, require
 from aggmatch.training.folder import RunFolder
-from aggmatch.training.summary import read_summary
 
 EVALUATED = ("accuracy_average", "accuracy_online")
 PSEUDO = ("pseudo_precision", "pseudo_recall", "pseudo_coverage")
@@ -53,7 +52,7 @@ def result_of(path: Path) -> Result:
     """The result of a run from its folder, finished or not."""
     folder = RunFolder(path)
     settings = read_settings(folder)
-    records, summary = folder.records(), read_summary(folder)
+    records, summary = folder.records(), folder.result()
     return Result(
         configuration=settings.identity(),
         steps=summary["steps"] if summary else max((record["step"] for record in records), default=0),

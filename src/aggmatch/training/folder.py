@@ -9,8 +9,10 @@ from typing import Any
 
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
+from aggmatch.shapes import require
 from aggmatch.training.log import read_log
 from aggmatch.training.settings import RunSettings
+from aggmatch.training.summary import Summary
 
 
 class RunFolder:
@@ -66,8 +68,8 @@ class RunFolder:
         return read_log(self.metrics) if self.metrics.exists() else []
 
     def result(self) -> dict[str, Any] | None:
-        """The summary; None while the run is not finished."""
-        return self.read_json(self.summary) if self.summary.exists() else None
+        """The summary, whole or refused; None while the run is not finished."""
+        return require(self.read_json(self.summary), Summary, self.summary) if self.summary.exists() else None
 
     def write_json(self, path: Path, value: Mapping[str, Any]) -> None:
         """Write one of the folder's JSON files, whole or not at all."""

@@ -1,10 +1,9 @@
 """What the summary of a finished run holds."""
 
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from aggmatch.config import Count, Natural, NonNegative
-from aggmatch.shapes import Percent, require
-from aggmatch.training.folder import RunFolder
+from aggmatch.shapes import Percent
 
 
 class Summary(TypedDict):
@@ -27,9 +26,3 @@ class Summary(TypedDict):
     hardware: str
     versions: dict[str, str]
     finished: str
-
-
-def read_summary(folder: RunFolder) -> dict[str, Any] | None:
-    """The summary of a run, whole or refused; None while the run is not finished."""
-    summary = folder.result()
-    return None if summary is None else require(summary, Summary, folder.summary)
