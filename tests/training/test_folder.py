@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.analysis.folders import SUMMARY
 
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
@@ -20,14 +21,15 @@ def test_a_run_that_has_just_begun_has_neither_records_nor_a_result(tmp_path: Pa
 def test_records_and_result_are_those_of_the_files(tmp_path: Path):
     folder = RunFolder(tmp_path)
     folder.metrics.write_text('{"step": 1}\n{"step": 2}\n')
-    folder.summary.write_text(json.dumps({"accuracy": 90.0}))
+    folder.summary.write_text(json.dumps(SUMMARY))
     assert folder.records() == [{"step": 1}, {"step": 2}]
-    assert folder.result() == {"accuracy": 90.0}
+    assert folder.result() == SUMMARY
 
 
-def test_a_damaged_result_is_named(tmp_path: Path):
+@pytest.mark.parametrize("damaged", ["{", json.dumps({"accuracy": 90.0}), json.dumps(SUMMARY | {"accuracy": 101})])
+def test_a_damaged_result_is_named(tmp_path: Path, damaged):
     folder = RunFolder(tmp_path)
-    folder.summary.write_text("{")
+    folder.summary.write_text(damaged)
     with pytest.raises(AggMatchError, match="Cannot read .*summary.json"):
         folder.result()
 
