@@ -96,6 +96,7 @@ def test_sums_over_many_tiles_by_few_programs_are_whole(monkeypatch, images_coun
     from aggmatch.kernels import norm as kernels
 
     monkeypatch.setattr(kernels, "TILE", 64)  # four rows of 16 channels
+    monkeypatch.setattr(kernels, "SUM_TILE", 32)
     monkeypatch.setattr(kernels, "PROGRAMS", 8)
     torch.manual_seed(0)
     x, residual, gradient = (
@@ -110,12 +111,33 @@ def test_sums_over_many_tiles_by_few_programs_are_whole(monkeypatch, images_coun
     expected = F.leaky_relu(F.batch_norm(leaf, None, None, norm.weight, norm.bias, True, eps=norm.eps), 0.1)
     torch.testing.assert_close(kernels.normalize(total, moments, 0.1), expected, atol=1e-5, rtol=1e-5)
     expected.backward(gradient)
-    found, weight, bias = kernels.normalize_backward(gradient, total, moments, 0.1)
+    found, weight, bias = kernels.normalize_backward(gradient, total, moments, norm, 0.1)
     torch.testing.assert_close(found, leaf.grad, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(weight, norm.weight.grad, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(bias, norm.bias.grad, atol=1e-4, rtol=1e-4)
+
+
+@runnable
+@pytest.mark.parametrize("learned", [2, 5])
+def test_the_gradient_of_some_images_is_that_of_the_plain_norm(learned):
+    from aggmatch.kernels import norm as kernels
+    from aggmatch.models.partial import BatchNorm
+
+    torch.manual_seed(0)
+    x, gradient = (torch.randn(6, 16, 5, 5, device=device).to(memory_format=torch.channels_last) for _ in range(2))
+    x[learned:] = 2 * x[learned:] + 3  # the images that do not learn have other moments
+    norm = BatchNorm(16).to(device)
+    norm.weight.data.uniform_(0.5, 1.5)
+    leaf = x.clone().requires_grad_()
+    F.leaky_relu(norm(leaf, constant=6 - learned), 0.1).backward(gradient)
+    total, moments = kernels.measure(x, None, norm)
+    found, weight, bias = kernels.normalize_backward(gradient[:learned], total[:learned], moments, norm, 0.1)
+    assert leaf.grad is not None
+    torch.testing.assert_close(found, leaf.grad[:learned], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(weight, norm.weight.grad, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(bias, norm.bias.grad, atol=1e-4, rtol=1e-4)
 
 
 @outside
 def test_the_pass_under_the_interpreter():
-    check_under_interpreter(__file__, 13)
+    check_under_interpreter(__file__, 15)

@@ -65,6 +65,31 @@ def test_images_that_do_not_learn_get_no_gradient():
     assert x.grad[:4].abs().min() > 0
 
 
+def test_the_gradient_has_no_part_along_shift_and_scale_of_what_is_normalised():
+    torch.manual_seed(0)
+    norm = BatchNorm(3, eps=1e-9).double()
+    norm.weight.data.uniform_(0.5, 1.5)
+    x = torch.randn(7, 3, 4, 4, dtype=torch.double)
+    x[4:] = 2 * x[4:] + 3  # the images that do not learn have other moments
+    x.requires_grad_()
+    (norm(x, constant=3) * torch.randn_like(x)).sum().backward()
+    assert x.grad is not None
+    assert x.grad.abs().max() > 0.1
+    assert x.grad.sum((0, 2, 3)).abs().max() < 1e-7
+    assert (x.grad * x).sum((0, 2, 3)).abs().max() < 1e-7
+
+
+def test_weight_and_bias_learn_from_the_learning_images_exactly():
+    torch.manual_seed(0)
+    norm, plain = BatchNorm(3), nn.BatchNorm2d(3)
+    x, direction = torch.randn(7, 3, 4, 4), torch.randn(7, 3, 4, 4)
+    x[4:] = 2 * x[4:] + 3
+    (norm(x.clone().requires_grad_(), constant=3) * direction)[:4].sum().backward()
+    (plain(x) * direction)[:4].sum().backward()
+    torch.testing.assert_close(norm.weight.grad, plain.weight.grad, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(norm.bias.grad, plain.bias.grad, rtol=1e-4, atol=1e-4)
+
+
 def test_when_all_images_learn_it_is_plain_batch_norm():
     torch.manual_seed(0)
     shared, plain = BatchNorm(3), nn.BatchNorm2d(3)

@@ -17,6 +17,8 @@ from torch import Tensor
 
 TILE = 4096
 """Values that a program holds at once."""
+SUM_TILE = 2048
+"""The same where four sums are held: more would take the registers of other programs."""
 PROGRAMS = 512
 """Programs that share the rows of a sum: a few for each multiprocessor."""
 
@@ -69,12 +71,12 @@ def moments_kernel(
 
 
 @triton.jit
-def sum_parts(part_2PC, which, channel, P: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr):
-    """Sum over the programs of one of the two parts, for some channels."""
+def sum_parts(part, which, channel, P: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr):
+    """Sum over the programs of one of the parts, for some channels; part: (parts, P, C)."""
     total = tl.zeros((PARTS, BLOCK), tl.float32)
     for start in range(0, P, PARTS):
         p = start + tl.arange(0, PARTS)
-        total += tl.load(part_2PC + (which * P + p[:, None]) * C + channel, mask=(p < P)[:, None], other=0.0)
+        total += tl.load(part + (which * P + p[:, None]) * C + channel, mask=(p < P)[:, None], other=0.0)
     return tl.sum(total, 0)
 
 
@@ -144,37 +146,66 @@ def gradient_sums_kernel(
     inverse_C,
     scale_C,
     shift_C,
-    part_2PC,
+    part_4PC,
     R,
     slope,
     TURNS: tl.constexpr,
     C: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Σg and Σg·x̂ of each channel over some of the tiles, g the gradient before the activation."""
+    """Σg, Σg·x̂, Σx̂ and Σx̂² of each channel over some of the tiles, g the gradient before the activation."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     channel = tl.arange(0, C)
     mean, inverse = tl.load(mean_C + channel), tl.load(inverse_C + channel)
     scale, shift = tl.load(scale_C + channel), tl.load(shift_C + channel)
-    first = tl.zeros((ROWS, C), tl.float32)
-    second = tl.zeros((ROWS, C), tl.float32)
+    g_sum = tl.zeros((ROWS, C), tl.float32)
+    gx_sum = tl.zeros((ROWS, C), tl.float32)
+    x_sum = tl.zeros((ROWS, C), tl.float32)
+    xx_sum = tl.zeros((ROWS, C), tl.float32)
     for turn in range(TURNS):
         place, exists, _ = tile(turn * programs + program, R, C, ROWS)
         value = tl.load(x + place, mask=exists, other=0.0).to(tl.float32)
         g = tl.load(gradient + place, mask=exists, other=0.0).to(tl.float32)
         g = through_activation(g, value, scale, shift, slope)
-        first += g
-        second += g * (value - mean[None, :])
-    tl.store(part_2PC + program * C + channel, tl.sum(first, 0))
-    tl.store(part_2PC + (programs + program) * C + channel, tl.sum(second, 0) * inverse)
+        centred = tl.where(exists, value - mean[None, :], 0.0)
+        g_sum += g
+        gx_sum += g * centred
+        x_sum += centred
+        xx_sum += centred * centred
+    part = part_4PC + program * C + channel
+    tl.store(part, tl.sum(g_sum, 0))
+    tl.store(part + programs * C, tl.sum(gx_sum, 0) * inverse)
+    tl.store(part + 2 * programs * C, tl.sum(x_sum, 0) * inverse)
+    tl.store(part + 3 * programs * C, tl.sum(xx_sum, 0) * inverse * inverse)
 
 
 @triton.jit
-def finish_sums_kernel(part_2PC, sum_2C, P: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr):
-    """Both sums over the programs: the gradients of bias and weight."""
+def finish_sums_kernel(
+    part_4PC,
+    inverse_C,
+    bias_C,
+    weight_C,
+    constant_C,
+    linear_C,
+    R,
+    epsilon,
+    P: tl.constexpr,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """Gradients of bias and weight, and the projection of g on 1 and x̂: the least squares g ≈ constant + linear·x̂."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(sum_2C + channel, sum_parts(part_2PC, 0, channel, P, C, BLOCK, PARTS))
-    tl.store(sum_2C + C + channel, sum_parts(part_2PC, 1, channel, P, C, BLOCK, PARTS))
+    g = sum_parts(part_4PC, 0, channel, P, C, BLOCK, PARTS)
+    gx = sum_parts(part_4PC, 1, channel, P, C, BLOCK, PARTS)
+    mean = sum_parts(part_4PC, 2, channel, P, C, BLOCK, PARTS) / R
+    square = sum_parts(part_4PC, 3, channel, P, C, BLOCK, PARTS) / R
+    inverse = tl.load(inverse_C + channel)
+    linear = (gx / R - mean * g / R) / (square - mean * mean + epsilon * inverse * inverse)
+    tl.store(bias_C + channel, g)
+    tl.store(weight_C + channel, gx)
+    tl.store(constant_C + channel, g / R - linear * mean)
+    tl.store(linear_C + channel, linear)
 
 
 @triton.jit
@@ -186,25 +217,24 @@ def input_gradient_kernel(
     inverse_C,
     scale_C,
     shift_C,
-    sum_2C,
+    constant_C,
+    linear_C,
     out,
     R,
-    per_row,
     slope,
     C: tl.constexpr,
     ROWS: tl.constexpr,
     ADD: tl.constexpr,
 ):
-    """scale·(g − (Σg + x̂ Σg·x̂) / rows) (+ the shortcut's gradient)."""
+    """scale·(g − constant − linear·x̂) (+ the shortcut's gradient)."""
     place, exists, channel = tile(tl.program_id(0), R, C, ROWS)
     mean, inverse = tl.load(mean_C + channel), tl.load(inverse_C + channel)
     scale, shift = tl.load(scale_C + channel), tl.load(shift_C + channel)
-    mean_g = tl.load(sum_2C + channel) * per_row
-    slope_g = tl.load(sum_2C + C + channel) * per_row * inverse
+    constant, linear = tl.load(constant_C + channel), tl.load(linear_C + channel) * inverse
     value = tl.load(x + place, mask=exists, other=0.0).to(tl.float32)
     g = tl.load(gradient + place, mask=exists, other=0.0).to(tl.float32)
     g = through_activation(g, value, scale, shift, slope)
-    result = scale[None, :] * (g - mean_g[None, :] - (value - mean[None, :]) * slope_g[None, :])
+    result = scale[None, :] * (g - constant[None, :] - (value - mean[None, :]) * linear[None, :])
     if ADD:
         result += tl.load(shortcut + place, mask=exists, other=0.0).to(tl.float32)
     tl.store(out + place, result.to(out.dtype.element_ty), mask=exists)
@@ -215,7 +245,7 @@ def measure(x: Tensor, residual: Tensor | None, norm: torch.nn.BatchNorm2d) -> t
 
     x, residual: (N, C, H, W), channels last, C a power of 2.
     """
-    rows, channels, tiles, launch = layout(x)
+    rows, channels, tiles, launch = layout(x, TILE)
     total = x if residual is None else torch.empty_like(x)
     other = x if residual is None else residual
     programs = min(PROGRAMS, tiles)
@@ -247,49 +277,46 @@ def measure(x: Tensor, residual: Tensor | None, norm: torch.nn.BatchNorm2d) -> t
 
 def normalize(x: Tensor, moments: Moments, slope: float) -> Tensor:
     """leaky(scale·x + shift), like x."""
-    rows, _, tiles, launch = layout(x)
+    rows, _, tiles, launch = layout(x, TILE)
     y = torch.empty_like(x)
     normalize_kernel[(tiles,)](x, moments.scale, moments.shift, y, rows, slope, **launch)
     return y
 
 
 def normalize_backward(
-    gradient: Tensor, x: Tensor, moments: Moments, slope: float, shortcut: Tensor | None = None
+    gradient: Tensor,
+    x: Tensor,
+    moments: Moments,
+    norm: torch.nn.BatchNorm2d,
+    slope: float,
+    shortcut: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x (+ that of the shortcut), weight and bias, given the one of `normalize(x, ...)`.
 
-    gradient, x: the images that learn, which may be fewer than the moments were measured of; they stand for all.
+    gradient, x: the images that learn, which may be fewer than the moments were measured of (`models.partial`).
     """
-    rows, channels, tiles, launch = layout(x)
+    rows, channels, tiles, launch = layout(x, SUM_TILE)
     programs = min(PROGRAMS, tiles)
-    part_2PC = torch.empty(2, programs, channels, device=x.device)
+    part_4PC = torch.empty(4, programs, channels, device=x.device)
     gradient_sums_kernel[(programs,)](
-        gradient, x, *moments, part_2PC, rows, slope, triton.cdiv(tiles, programs), **launch
+        gradient, x, *moments, part_4PC, rows, slope, triton.cdiv(tiles, programs), **launch
     )
-    sum_2C = torch.empty(2, channels, device=x.device)
+    bias, weight, constant, linear = found = torch.empty(4, channels, device=x.device)
     block = min(channels, 16)
-    finish_sums_kernel[(channels // block,)](part_2PC, sum_2C, P=programs, C=channels, BLOCK=block, PARTS=PROGRAMS)
-    out = torch.empty_like(x)
-    input_gradient_kernel[(tiles,)](
-        gradient,
-        x,
-        x if shortcut is None else shortcut,
-        *moments,
-        sum_2C,
-        out,
-        rows,
-        1 / rows,
-        slope,
-        ADD=shortcut is not None,
-        **launch,
+    finish_sums_kernel[(channels // block,)](
+        part_4PC, moments.inverse_deviation, *found, rows, norm.eps, P=programs, C=channels, BLOCK=block, PARTS=PROGRAMS
     )
-    bias, weight = sum_2C
+    _, _, tiles, launch = layout(x, TILE)
+    out = torch.empty_like(x)
+    other = x if shortcut is None else shortcut
+    add = shortcut is not None
+    input_gradient_kernel[(tiles,)](gradient, x, other, *moments, constant, linear, out, rows, slope, ADD=add, **launch)
     return out, weight, bias
 
 
-def layout(x: Tensor) -> tuple[int, int, int, dict[str, int]]:
+def layout(x: Tensor, tile_values: int) -> tuple[int, int, int, dict[str, int]]:
     """Rows, channels and tiles of a batch, and the constants of a launch over it."""
     assert x.is_contiguous(memory_format=torch.channels_last), "activations must lie channels last"
     images, channels, height, width = x.shape
-    rows, rows_of_tile = images * height * width, max(1, TILE // channels)
+    rows, rows_of_tile = images * height * width, max(1, tile_values // channels)
     return rows, channels, triton.cdiv(rows, rows_of_tile), {"C": channels, "ROWS": rows_of_tile}

@@ -95,7 +95,7 @@ class Tape:
         """Gradient of the norm's input plus that of the shortcut beside it; notes those of weight and bias."""
         x, _, moments = self.normalized[norm]
         gradient, self.gradient[norm.weight], self.gradient[norm.bias] = normalize_backward(
-            gradient, x, moments, SLOPE, shortcut
+            gradient, x, moments, norm, SLOPE, shortcut
         )
         return gradient
 

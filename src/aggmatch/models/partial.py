@@ -1,9 +1,10 @@
 """Layers for a batch of which the last images take part without learning: only their targets are wanted.
 
-All images together make BatchNorm's statistics. In the gradient, those that learn stand for all of them: the images
-that do not learn have no backward pass, but the weights that move their activations are the same, so the statistics
-move as those of the learning images do. Taking their share of the statistics as a constant instead is no descent
-direction: the gradient then believes that it can change the scale of what is normalised
+All images together make BatchNorm's statistics. In the gradient, those that learn stand for all of them: images that
+do not learn have no backward pass, but the weights that move their activations are the same, so the statistics are
+taken to move as those of the learning images do. Like the exact gradient, that of the learning images then has no part
+along the shift and the scale of what is normalised, which the norm takes away again. Taking the share of the others in
+the statistics as a constant instead is no descent direction: the gradient then believes that it can change both
 (docs/decisions/0004-images-that-only-give-targets.md).
 """
 
@@ -37,7 +38,11 @@ class BatchNorm(nn.BatchNorm2d):
 
 
 class SharedStatistics(torch.autograd.Function):
-    """BatchNorm whose backward pass sees the first `learned` images alone, with the statistics of all."""
+    """BatchNorm with the statistics of all images, whose backward pass sees the first `learned` alone.
+
+    What it passes on is the gradient less its projection on 1 and x over those images, as in plain BatchNorm: hence the
+    plain formula, with their own statistics. Only the scale of the result is that of the forward pass.
+    """
 
     @staticmethod
     def forward(
@@ -62,9 +67,13 @@ class SharedStatistics(torch.autograd.Function):
         """Gradients of x, 0 for the images that do not learn, and of weight and bias."""
         x, weight, mean, inverse = ctx.saved_tensors
         gradient = gradients[0][: ctx.learned]
-        found, weight_found, bias_found = torch.ops.aten.native_batch_norm_backward(
-            gradient, x, weight, None, None, mean, inverse, True, ctx.eps, [True, True, True]
+        variance, own_mean = torch.var_mean(x, (0, 2, 3), correction=0)
+        own_inverse = torch.rsqrt(variance + ctx.eps)
+        wider = inverse / own_inverse
+        found, along, bias_found = torch.ops.aten.native_batch_norm_backward(
+            gradient, x, weight * wider, None, None, own_mean, own_inverse, True, ctx.eps, [True, True, True]
         )
+        weight_found = wider * along + inverse * (own_mean - mean) * bias_found
         padded = gradient.new_zeros(ctx.batch, *x.shape[1:])
         padded[: ctx.learned] = found
         return padded, weight_found, bias_found, None, None, None, None, None
