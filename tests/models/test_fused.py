@@ -96,8 +96,8 @@ def test_sums_over_many_tiles_by_few_programs_are_whole(monkeypatch, images_coun
     from aggmatch.kernels import norm as kernels
 
     monkeypatch.setattr(kernels, "TILE", 64)  # four rows of 16 channels
-    monkeypatch.setattr(kernels, "SUM_TILE", 32)
     monkeypatch.setattr(kernels, "PROGRAMS", 8)
+    monkeypatch.setattr(kernels, "GRADIENT_PROGRAMS", 4)
     torch.manual_seed(0)
     x, residual, gradient = (
         torch.randn(images_count, 16, 5, 5, device=device).contiguous(memory_format=torch.channels_last)

@@ -17,10 +17,10 @@ from torch import Tensor
 
 TILE = 4096
 """Values that a program holds at once."""
-SUM_TILE = 2048
-"""The same where four sums are held: more would take the registers of other programs."""
 PROGRAMS = 512
-"""Programs that share the rows of a sum: a few for each multiprocessor."""
+"""Programs that share the rows of two sums: a few for each multiprocessor."""
+GRADIENT_PROGRAMS = 264
+"""The same for the four sums of the backward pass, of which registers hold only so many at once."""
 
 
 class Moments(NamedTuple):
@@ -245,7 +245,7 @@ def measure(x: Tensor, residual: Tensor | None, norm: torch.nn.BatchNorm2d) -> t
 
     x, residual: (N, C, H, W), channels last, C a power of 2.
     """
-    rows, channels, tiles, launch = layout(x, TILE)
+    rows, channels, tiles, launch = layout(x)
     total = x if residual is None else torch.empty_like(x)
     other = x if residual is None else residual
     programs = min(PROGRAMS, tiles)
@@ -277,7 +277,7 @@ def measure(x: Tensor, residual: Tensor | None, norm: torch.nn.BatchNorm2d) -> t
 
 def normalize(x: Tensor, moments: Moments, slope: float) -> Tensor:
     """leaky(scale·x + shift), like x."""
-    rows, _, tiles, launch = layout(x, TILE)
+    rows, _, tiles, launch = layout(x)
     y = torch.empty_like(x)
     normalize_kernel[(tiles,)](x, moments.scale, moments.shift, y, rows, slope, **launch)
     return y
@@ -295,8 +295,8 @@ def normalize_backward(
 
     gradient, x: the images that learn, which may be fewer than the moments were measured of (`models.partial`).
     """
-    rows, channels, tiles, launch = layout(x, SUM_TILE)
-    programs = min(PROGRAMS, tiles)
+    rows, channels, tiles, launch = layout(x)
+    programs = min(GRADIENT_PROGRAMS, tiles)
     part_4PC = torch.empty(4, programs, channels, device=x.device)
     gradient_sums_kernel[(programs,)](
         gradient, x, *moments, part_4PC, rows, slope, triton.cdiv(tiles, programs), **launch
@@ -306,7 +306,6 @@ def normalize_backward(
     finish_sums_kernel[(channels // block,)](
         part_4PC, moments.inverse_deviation, *found, rows, norm.eps, P=programs, C=channels, BLOCK=block, PARTS=PROGRAMS
     )
-    _, _, tiles, launch = layout(x, TILE)
     out = torch.empty_like(x)
     other = x if shortcut is None else shortcut
     add = shortcut is not None
@@ -314,9 +313,9 @@ def normalize_backward(
     return out, weight, bias
 
 
-def layout(x: Tensor, tile_values: int) -> tuple[int, int, int, dict[str, int]]:
+def layout(x: Tensor) -> tuple[int, int, int, dict[str, int]]:
     """Rows, channels and tiles of a batch, and the constants of a launch over it."""
     assert x.is_contiguous(memory_format=torch.channels_last), "activations must lie channels last"
     images, channels, height, width = x.shape
-    rows, rows_of_tile = images * height * width, max(1, tile_values // channels)
+    rows, rows_of_tile = images * height * width, max(1, TILE // channels)
     return rows, channels, triton.cdiv(rows, rows_of_tile), {"C": channels, "ROWS": rows_of_tile}
