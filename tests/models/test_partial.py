@@ -90,6 +90,18 @@ def test_weight_and_bias_learn_from_the_learning_images_exactly():
     torch.testing.assert_close(norm.bias.grad, plain.bias.grad, rtol=1e-4, atol=1e-4)
 
 
+def test_in_bfloat16_the_gradient_is_that_of_float32_but_for_rounding():
+    torch.manual_seed(0)
+    x, direction = torch.randn(7, 3, 6, 6).bfloat16(), torch.randn(7, 3, 6, 6).bfloat16()
+    found = []
+    for dtype in (torch.bfloat16, torch.float32):
+        leaf = x.detach().to(dtype).requires_grad_()
+        (BatchNorm(3)(leaf, constant=3) * direction.to(dtype)).sum().backward()
+        assert leaf.grad is not None
+        found.append(leaf.grad.float())
+    torch.testing.assert_close(found[0], found[1], atol=0.03, rtol=0.03)
+
+
 def test_when_all_images_learn_it_is_plain_batch_norm():
     torch.manual_seed(0)
     shared, plain = BatchNorm(3), nn.BatchNorm2d(3)

@@ -16,7 +16,7 @@ from aggmatch.config import Layer, read_file
 from aggmatch.errors import AggMatchError
 from aggmatch.inference import Snapshot, TrainedModel, read_settings
 from aggmatch.training import loop
-from aggmatch.training.checkpoint import Checkpoint, found, pack, save, unpack
+from aggmatch.training.checkpoint import Checkpoint, found, load_newest, pack, save, unpack
 from aggmatch.training.folder import RunFolder
 from aggmatch.training.log import read_log
 from aggmatch.training.settings import resolve
@@ -102,7 +102,10 @@ def test_a_stopped_run_continues_to_the_same_weights_and_metrics(finished: RunFo
         with pytest.raises(loop.Stopped) as stopped:
             next(records)
         assert stopped.value.signal_number == signal.SIGTERM
-        assert 10 <= stopped.value.step <= 11
+        assert stopped.value.step == 11, "the step after the record that was looked at"
+        latest = load_newest(run.folder.checkpoints)
+        assert latest is not None
+        assert latest.facts["step"] == 11, "that very step is saved"
     else:
         for record in records:
             if record["step"] == 15:

@@ -67,7 +67,7 @@ class SharedStatistics(torch.autograd.Function):
         """Gradients of x, 0 for the images that do not learn, and of weight and bias."""
         x, weight, mean, inverse = ctx.saved_tensors
         gradient = gradients[0][: ctx.learned]
-        variance, own_mean = torch.var_mean(x, (0, 2, 3), correction=0)
+        variance, own_mean = torch.var_mean(x.to(mean.dtype), (0, 2, 3), correction=0)
         own_inverse = torch.rsqrt(variance + ctx.eps)
         wider = inverse / own_inverse
         found, along, bias_found = torch.ops.aten.native_batch_norm_backward(

@@ -105,12 +105,13 @@ class Run:
                 if state.steps_done in snapshots:
                     self.keep_snapshot()
                     pace.restart()
-                if received or self.due(runtime.checkpoint_every):
+                stopping = bool(received)  # a signal from here on finds the next step, which is saved in turn
+                if stopping or self.due(runtime.checkpoint_every):
                     self.save(log)
                     pace.restart()
                 if record:
                     yield record
-                if received and state.steps_done < train.steps:
+                if stopping and state.steps_done < train.steps:
                     raise Stopped(state.steps_done, received[0])
             self.finish()
 
