@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aggmatch.functional import TINY, consensus_confidence, entropy, one_hot
+from aggmatch.kernels import triton_works
 
 ClassTerm = Literal["divergence", "distance", "none"]
 
@@ -86,7 +87,7 @@ def aggregate(
     """
     probs_BY = probs_BY.float()
     sums = fused_sums(probs_BY.shape[1]) if feature_BD.is_cuda else reference_sums
-    mean_BY, vote_BY = sums(
+    sum_BY, vote_BY = sums(
         F.normalize(feature_BD.float(), dim=-1).to(memory.feature.dtype),
         probs_BY,
         memory.feature,
@@ -100,7 +101,7 @@ def aggregate(
     voters = (memory.slot != EMPTY).any(1).sum()
     vote_BY = vote_BY / voters.clamp(min=1)
     return Aggregate(
-        probs=torch.where(voters > 0, mean_BY / voters.clamp(min=1), probs_BY),
+        probs=torch.where(voters > 0, sum_BY / voters.clamp(min=1), probs_BY),
         vote=vote_BY,
         confidence=torch.where(voters > 0, consensus_confidence(vote_BY), 0.0),
     )
@@ -197,8 +198,8 @@ def mixture_sums(query_BY: Tensor, slot_YQ: Tensor) -> Tensor:
 @cache
 def fused_sums(classes: int) -> Callable[..., tuple[Tensor, Tensor]]:
     """The Triton kernel with the interface of `reference_sums`, or that, without Triton or with too many classes."""
-    try:
-        from aggmatch.kernels.aggregate import MOST_CLASSES, aggregate_sums
-    except ImportError:
+    if not triton_works():
         return reference_sums
+    from aggmatch.kernels.aggregate import MOST_CLASSES, aggregate_sums
+
     return aggregate_sums if classes <= MOST_CLASSES else reference_sums

@@ -1,7 +1,7 @@
 """Trained networks from the folder of their run: the model it saved, and snapshots of how it got there."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +12,16 @@ from torch import Tensor
 
 from aggmatch import __version__
 from aggmatch.augment import check_images
-from aggmatch.config import Layer, flatten
+from aggmatch.config import Layer
 from aggmatch.data import DataSet, load
+from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate, predict
 from aggmatch.methods import Method, Problem, load_method
 from aggmatch.models import Network, build_network
 from aggmatch.training.checkpoint import Checkpoint, unpack
 from aggmatch.training.folder import RunFolder
-from aggmatch.training.settings import RunSettings, resolve
-from aggmatch.training.state import choose_device
+from aggmatch.training.settings import RunSettings
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class TrainedModel:
     settings: RunSettings
 
     @classmethod
-    def load(cls, run: str | Path, changes: list[Layer] | None = None) -> "TrainedModel":
+    def load(cls, run: str | Path, changes: Sequence[Layer] = ()) -> "TrainedModel":
         """Read the model of a finished run; `changes` may move it to another device."""
         folder = RunFolder(Path(run))
-        settings = read_settings(folder, changes)
+        settings = folder.settings(changes)
         if not folder.model.exists():
             raise AggMatchError(f"{run} has no model yet: its run has not finished. Continue it with --resume.")
         saved = read_saved(folder.model)
@@ -82,11 +82,6 @@ class Snapshot:
             method, (online, average) = rebuild(saved, settings, device, "online", "average")
             method.load_state_dict(saved.section("method"))
             return cls(int(saved.facts["step"]), online, average, method)
-
-
-def read_settings(folder: RunFolder, changes: list[Layer] | None = None) -> RunSettings:
-    """Settings of a run; `changes` may touch where it runs."""
-    return resolve([Layer(str(folder.config), flatten(folder.read_json(folder.config))), *(changes or [])])
 
 
 def read_saved(path: Path) -> Checkpoint:

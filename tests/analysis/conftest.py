@@ -78,7 +78,7 @@ def rival_folders(tmp_path_factory) -> list[Path]:
     }
     own: dict[str, dict[str, object]] = {
         "aggmatch": {"method.slots": 16, "method.subsets": 4, "method.threshold": 0.5},
-        "fixmatch": {"method.threshold": 0.3},
+        "fixmatch": {"method.threshold": 0.15},
     }
     for method, chosen in own.items():
         settings = resolve([Layer("the test", QUICK | changes | chosen | {"method.name": method})])

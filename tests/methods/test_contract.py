@@ -188,10 +188,10 @@ def test_a_restored_state_continues_bit_for_bit(name, toy_state):
         whole.step()
         if stopped.steps_done < 3:
             stopped.step()
-    resumed.restore(stopped.capture())
+    resumed.restore(stopped.checkpoint())
     for _ in range(3):
         resumed.step()
-    expected, got = whole.capture(), resumed.capture()
+    expected, got = whole.checkpoint(), resumed.checkpoint()
     assert expected.facts == got.facts
     assert all(torch.equal(tensor, got.tensors[key]) for key, tensor in expected.tensors.items())
 

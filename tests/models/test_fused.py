@@ -36,24 +36,24 @@ def images(count: int, side: int) -> torch.Tensor:
     return values.contiguous(memory_format=torch.channels_last)
 
 
-def plain(network: WideResNet, x: torch.Tensor, constant: int) -> torch.Tensor:
+def plain(network: WideResNet, x: torch.Tensor, targets: int) -> torch.Tensor:
     network.fusible = False
-    return network(x, constant)
+    return network(x, targets)
 
 
 @runnable
-@pytest.mark.parametrize("constant", [0, 2, 4])
+@pytest.mark.parametrize("targets", [0, 2, 4])
 @pytest.mark.parametrize(("depth", "width", "side"), [(10, 1, 8), (16, 2, 8), (10, 4, 6)])
-def test_features_gradients_and_statistics_are_those_of_the_plain_pass(depth, width, side, constant):
+def test_features_gradients_and_statistics_are_those_of_the_plain_pass(depth, width, side, targets):
     from aggmatch.models.fused import fused_features
 
     one, other = twins(depth, width)
     x = images(5, side)
     target = torch.randn(5, one.features, device=device)
-    expected, found = plain(one, x, constant), fused_features(other, x, constant)
+    expected, found = plain(one, x, targets), fused_features(other, x, targets)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     for features in (expected, found):
-        (features * target)[: 5 - constant].sum().backward()
+        (features * target)[: 5 - targets].sum().backward()
     for left, right in zip(one.parameters(), other.parameters(), strict=True):
         assert left.grad is not None
         scale = float(left.grad.abs().max())
@@ -129,7 +129,7 @@ def test_the_gradient_of_some_images_is_that_of_the_plain_norm(learned):
     norm = BatchNorm(16).to(device)
     norm.weight.data.uniform_(0.5, 1.5)
     leaf = x.clone().requires_grad_()
-    F.leaky_relu(norm(leaf, constant=6 - learned), 0.1).backward(gradient)
+    F.leaky_relu(norm(leaf, targets=6 - learned), 0.1).backward(gradient)
     total, moments = kernels.measure(x, None, norm)
     found, weight, bias = kernels.normalize_backward(gradient[:learned], total[:learned], moments, norm, 0.1)
     assert leaf.grad is not None

@@ -5,7 +5,8 @@ import torch
 
 from aggmatch.errors import AggMatchError
 from aggmatch.models import Network, build_network, frozen_statistics, parameter_count
-from aggmatch.models.wide_resnet import Block, leaky_relu
+from aggmatch.models.partial import leaky_relu
+from aggmatch.models.wide_resnet import Block
 
 
 def images(n: int = 4, channels: int = 3, size: int = 32, seed: int = 0) -> torch.Tensor:

@@ -21,10 +21,10 @@ def images() -> Tensor:
     return F.interpolate(coarse, size=16, mode="bilinear") + 0.2 * torch.randn(LEARNED + CONSTANT, 3, 16, 16)
 
 
-def gradients(network: nn.Module, constant: int) -> tuple[Tensor, dict[str, Tensor]]:
+def gradients(network: nn.Module, targets: int) -> tuple[Tensor, dict[str, Tensor]]:
     """Features, and gradients of a loss that only the learning images have."""
     torch.manual_seed(1)
-    features = network(images(), constant)
+    features = network(images(), targets)
     loss = F.cross_entropy(features[:LEARNED], torch.randint(features.shape[1], (LEARNED,)))
     loss.backward()
     return features.detach(), {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
@@ -59,7 +59,7 @@ def test_the_gradient_is_nearly_that_of_all_images(network):
 def test_images_that_do_not_learn_get_no_gradient():
     norm = BatchNorm(3)
     x = torch.randn(6, 3, 4, 4, requires_grad=True)
-    (norm(x, constant=2) * torch.randn(6, 3, 4, 4)).sum().backward()
+    (norm(x, targets=2) * torch.randn(6, 3, 4, 4)).sum().backward()
     assert x.grad is not None
     assert x.grad[4:].abs().max() == 0
     assert x.grad[:4].abs().min() > 0
@@ -72,7 +72,7 @@ def test_the_gradient_has_no_part_along_shift_and_scale_of_what_is_normalised():
     x = torch.randn(7, 3, 4, 4, dtype=torch.double)
     x[4:] = 2 * x[4:] + 3  # the images that do not learn have other moments
     x.requires_grad_()
-    (norm(x, constant=3) * torch.randn_like(x)).sum().backward()
+    (norm(x, targets=3) * torch.randn_like(x)).sum().backward()
     assert x.grad is not None
     assert x.grad.abs().max() > 0.1
     assert x.grad.sum((0, 2, 3)).abs().max() < 1e-7
@@ -84,7 +84,7 @@ def test_weight_and_bias_learn_from_the_learning_images_exactly():
     norm, plain = BatchNorm(3), nn.BatchNorm2d(3)
     x, direction = torch.randn(7, 3, 4, 4), torch.randn(7, 3, 4, 4)
     x[4:] = 2 * x[4:] + 3
-    (norm(x.clone().requires_grad_(), constant=3) * direction)[:4].sum().backward()
+    (norm(x.clone().requires_grad_(), targets=3) * direction)[:4].sum().backward()
     (plain(x) * direction)[:4].sum().backward()
     torch.testing.assert_close(norm.weight.grad, plain.weight.grad, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(norm.bias.grad, plain.bias.grad, rtol=1e-4, atol=1e-4)
@@ -96,7 +96,7 @@ def test_in_bfloat16_the_gradient_is_that_of_float32_but_for_rounding():
     found = []
     for dtype in (torch.bfloat16, torch.float32):
         leaf = x.detach().to(dtype).requires_grad_()
-        (BatchNorm(3)(leaf, constant=3) * direction.to(dtype)).sum().backward()
+        (BatchNorm(3)(leaf, targets=3) * direction.to(dtype)).sum().backward()
         assert leaf.grad is not None
         found.append(leaf.grad.float())
     torch.testing.assert_close(found[0], found[1], atol=0.03, rtol=0.03)

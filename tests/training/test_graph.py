@@ -47,6 +47,22 @@ def test_a_captured_step_equals_the_ordinary_one(toy_data, toy_split, method, mo
     assert torch.equal(ordinary.generator.get_state(), captured.generator.get_state())
 
 
+def test_learning_rate_and_average_advance_in_the_replay(toy_data, toy_split):
+    moved = []
+    for graph in (False, True):
+        changes = {"runtime__graph": graph, "train__steps": 10, "optim__lr": 1e-4, "optim__average": 0.5}
+        state = make(toy_data, toy_split, "fixmatch", **changes)
+        first = torch.cat([weight.detach().flatten() for weight in state.online.parameters()])
+        for _ in range(9):
+            state.step()
+        networks = (state.online, state.average)
+        moved.append([torch.cat([w.detach().flatten() for w in net.parameters()]) - first for net in networks])
+        assert state.step_counter.item() == 9
+    for ordinary, captured in zip(*moved, strict=True):
+        assert ordinary.norm() > 0
+        assert (ordinary - captured).norm() < 0.02 * ordinary.norm()
+
+
 @pytest.mark.parametrize("method", known_methods())
 def test_the_fused_network_learns_as_the_plain_one_does(toy_data, toy_split, method):
     fused, plain = (make(toy_data, toy_split, method, runtime__graph=False, model__name="wrn-10-2") for _ in range(2))
@@ -67,7 +83,7 @@ def test_a_captured_run_continues_from_a_checkpoint(toy_data, toy_split, method)
     for step in range(12):
         whole.step()
         if step == 7:
-            resumed.restore(whole.capture())
+            resumed.restore(whole.checkpoint())
         if step > 7:
             resumed.step()
     assert_alike(whole, resumed)
@@ -75,10 +91,12 @@ def test_a_captured_run_continues_from_a_checkpoint(toy_data, toy_split, method)
 
 
 def test_what_cannot_be_captured_goes_on_without():
-    generator = torch.Generator("cuda")
+    generator, expected = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
     total = torch.zeros((), device="cuda")
+    drawn = []
 
     def reads_from_the_device(value):
+        drawn.append(torch.rand((), device="cuda", generator=generator))
         total.add_(value.sum())
         if total.item() < 0:
             total.zero_()
@@ -86,7 +104,13 @@ def test_what_cannot_be_captured_goes_on_without():
     captured = Captured(reads_from_the_device, generator)
     for _ in range(WARM_CALLS):
         captured(torch.ones(2, device="cuda"))
-    with pytest.warns(UserWarning, match="without a CUDA graph"):
+    stream = torch.cuda.current_stream()
+    with pytest.warns(UserWarning, match="without a CUDA graph, and so slower: .*captur"):
         captured(torch.ones(2, device="cuda"))
     captured(torch.ones(2, device="cuda"))
     assert total.item() == 2 * (WARM_CALLS + 2)
+    assert torch.cuda.current_stream() == stream
+    del drawn[WARM_CALLS]  # what the capture recorded without running it
+    assert [value.item() for value in drawn] == [
+        torch.rand((), device="cuda", generator=expected).item() for _ in drawn
+    ]

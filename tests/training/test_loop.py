@@ -14,7 +14,7 @@ import torch
 
 from aggmatch.config import Layer, read_file
 from aggmatch.errors import AggMatchError
-from aggmatch.inference import Snapshot, TrainedModel, read_settings
+from aggmatch.inference import Snapshot, TrainedModel
 from aggmatch.training import loop
 from aggmatch.training.checkpoint import Checkpoint, found, load_newest, pack, save, unpack
 from aggmatch.training.folder import RunFolder
@@ -312,11 +312,11 @@ def test_snapshots_hold_the_networks_and_the_queue_of_their_step(finished: RunFo
         "step-00000012.safetensors",
         "step-00000024.safetensors",
     ]
-    last = Snapshot.load(finished.snapshot(24), read_settings(finished))
+    last = Snapshot.load(finished.snapshot(24), finished.settings())
     assert last.step == 24
     model = TrainedModel.load(finished.path).network.state_dict()
     assert all(torch.equal(tensor, model[name]) for name, tensor in last.average.state_dict().items())
-    first = Snapshot.load(finished.snapshot(3), read_settings(finished))
+    first = Snapshot.load(finished.snapshot(3), finished.settings())
     assert int(last.method.get_buffer("queue.fill").sum()) > int(first.method.get_buffer("queue.fill").sum())
 
 
@@ -324,7 +324,7 @@ def test_a_damaged_snapshot_is_named(finished: RunFolder, tmp_path: Path):
     path = tmp_path / "half.safetensors"
     path.write_bytes(finished.snapshot(24).read_bytes()[:1000])
     with pytest.raises(AggMatchError, match="Cannot read .*half.safetensors"):
-        Snapshot.load(path, read_settings(finished))
+        Snapshot.load(path, finished.settings())
 
 
 def test_no_snapshots_are_kept_when_none_are_wanted(tmp_path: Path):

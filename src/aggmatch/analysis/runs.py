@@ -9,12 +9,12 @@ from typing import Any, TypedDict
 
 from aggmatch.config import Layer, Natural, flatten
 from aggmatch.data import DataSet, Split, load
+from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
-from aggmatch.inference import Snapshot, TrainedModel, read_settings
+from aggmatch.inference import Snapshot, TrainedModel
 from aggmatch.shapes import require
 from aggmatch.training.folder import RunFolder
 from aggmatch.training.settings import RunSettings, resolve
-from aggmatch.training.state import choose_device
 
 ALWAYS = ("data.name", "data.labels")
 """Settings that are told of every run where runs differ in them."""
@@ -74,9 +74,7 @@ class RunRecord:
 
     def model(self) -> TrainedModel:
         """The saved network of a finished run."""
-        return TrainedModel.load(
-            self.path, [Layer("the analysis", flatten({"runtime": self.settings.runtime.to_dict()}))]
-        )
+        return TrainedModel.load(self.path, [Layer("the analysis", {"runtime": self.settings.runtime.to_dict()})])
 
     @cached_property
     def drawn(self) -> dict[str, Any]:
@@ -116,7 +114,7 @@ def load_once(name: str, data_dir: str, download: bool) -> DataSet:
     return load(name, Path(data_dir), download)
 
 
-def read_runs(paths: Sequence[Path], changes: list[Layer] | None = None, *, download: bool = False) -> list[RunRecord]:
+def read_runs(paths: Sequence[Path], changes: Sequence[Layer] = (), *, download: bool = False) -> list[RunRecord]:
     """Read run folders, each once, in the given order; `changes` may touch where analyses run (section `runtime`)."""
     distinct: dict[Path, Path] = {}
     for path in paths:
@@ -125,12 +123,12 @@ def read_runs(paths: Sequence[Path], changes: list[Layer] | None = None, *, down
     return [replace(run, name=name, download=download) for run, name in zip(runs, names(runs), strict=True)]
 
 
-def read_run(path: Path, changes: list[Layer] | None = None) -> RunRecord:
+def read_run(path: Path, changes: Sequence[Layer] = ()) -> RunRecord:
     """Read one run folder; its name is that of the folder."""
     folder = RunFolder(path)
     if not folder.holds_run:
         raise AggMatchError(f"{path} is not the folder of a run: it has no {folder.config.name}.")
-    settings = read_settings(folder, changes)
+    settings = folder.settings(changes)
     if changes:
         choose_device(settings.runtime.device)  # refused here rather than after the first figures
     return RunRecord(

@@ -11,9 +11,8 @@ from scipy.stats import binomtest
 from aggmatch.analysis.runs import RunRecord, Tell, silent
 from aggmatch.analysis.verdict import Interval, wilson
 from aggmatch.data import Images
+from aggmatch.devices import choose_device, hardware
 from aggmatch.evaluation import Evaluation, evaluate
-from aggmatch.training.loop import hardware
-from aggmatch.training.state import choose_device
 
 THRESHOLDS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
 """Least confidences with which predictions might be accepted."""

@@ -17,7 +17,7 @@ def watch(
     paths: Sequence[Path],
     out: Path,
     *,
-    changes: list[Layer] | None = None,
+    changes: Sequence[Layer] = (),
     download: bool = False,
     tell: Tell,
     pause: Callable[[float], None] = time.sleep,

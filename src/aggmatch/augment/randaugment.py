@@ -22,6 +22,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from aggmatch.kernels import triton_works
+
 Family = Literal["geometric", "table", "blend", "none"]
 Interpolation = Literal["nearest", "bilinear"]
 
@@ -244,11 +246,9 @@ def randaugment_round(
 
 @cache
 def kernels_on(device: str) -> ModuleType | None:
-    """The Triton kernels of the views, for a CUDA device where Triton is installed; else None."""
-    if device != "cuda":
+    """The Triton kernels of the views, for a CUDA device and with Triton; else None."""
+    if device != "cuda" or not triton_works():
         return None
-    try:
-        from aggmatch.kernels import randaugment
-    except ImportError:
-        return None
+    from aggmatch.kernels import randaugment
+
     return randaugment

@@ -97,7 +97,7 @@ def report(
     if out.is_dir():
         raise AggMatchError(f"--out must name a file, got the folder {out}. For example: --out {out / 'report.html'}")
     if device:
-        from aggmatch.training.state import choose_device
+        from aggmatch.devices import choose_device
 
         choose_device(device)  # a mistake ends it here; without networks to run nothing would notice
     changes = gather(None, None, data_dir=data_dir, device=device)

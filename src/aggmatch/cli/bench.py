@@ -43,11 +43,11 @@ def bench(
     from json import dumps
 
     from aggmatch.console import say, stdout
+    from aggmatch.devices import choose_device
     from aggmatch.experiments.bench import report
     from aggmatch.experiments.bench.timing import Effort
     from aggmatch.files import write_atomically
     from aggmatch.methods import known_methods
-    from aggmatch.training.state import choose_device
 
     names = known_methods() if method == "all" else listed(method)
     plan = report.plan(names, layers, [report.Growth.parse(text) for text in grow or []])

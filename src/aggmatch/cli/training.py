@@ -81,7 +81,8 @@ def print_summary(run: "Run") -> None:
     """Two lines at the end of a run."""
     from aggmatch.console import say
 
-    summary = run.folder.read_json(run.folder.summary)
+    summary = run.folder.result()
+    assert summary is not None, "it has just been written"
     say(
         f"{summary['method']} on {summary['data']}, {summary['labels']} labels, fold {summary['fold']}, "
         f"{summary['steps']} steps: {summary['accuracy']:.2f} % test accuracy "

@@ -219,7 +219,7 @@ def measure(result: Result, settings: RunSettings, of_class: str | None) -> tupl
 def understood(result: Result) -> RunSettings | None:
     """Settings of a result, newer ones than it has at their defaults; none if this version cannot run it."""
     try:
-        return resolve([Layer("a stored result", flatten(result.configuration))])
+        return resolve([Layer("a stored result", result.configuration)])
     except AggMatchError:
         return None
 

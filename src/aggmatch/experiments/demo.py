@@ -28,7 +28,8 @@ def run(out: Path, fold: int, follow: Callable[[Run, str], None]) -> Table:
         layer = Layer("the demo", CHOSEN | {"data.fold": fold, "method.name": method})
         training = start(resolve([layer]), out / method)
         follow(training, f"{method:>10}")
-        summary = training.folder.read_json(training.folder.summary)
+        summary = training.folder.result()
+        assert summary is not None, "it has just been written"
         precision = summary.get("pseudo_precision")
         rows.append([method, summary["accuracy"], precision and 100 * precision, summary["seconds"]])
     accuracy, seconds = label_spreading(training.data, training.split)

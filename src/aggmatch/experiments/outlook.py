@@ -10,15 +10,15 @@ from typing import NamedTuple
 import torch
 
 from aggmatch.data import SOURCES
+from aggmatch.devices import choose_device, hardware
 from aggmatch.experiments.bench.step import stand_in
 from aggmatch.experiments.bench.timing import synchronize
 from aggmatch.experiments.reproduce import Plan, say_missing
 from aggmatch.experiments.runs import PlannedRun
 from aggmatch.methods import load_method
 from aggmatch.tables import Table, duration, plural
-from aggmatch.training.loop import hardware
 from aggmatch.training.settings import RunSettings
-from aggmatch.training.state import TrainState, choose_device
+from aggmatch.training.state import TrainState
 
 SHARE = 16
 """On a CPU, where a step of the paper's networks takes half a minute, a batch of this part stands for a whole one."""

@@ -13,7 +13,6 @@ from typing import Any, NotRequired, TypedDict
 from aggmatch.config import Natural
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
-from aggmatch.inference import read_settings
 from aggmatch.shapes import Percent, require
 from aggmatch.training.folder import RunFolder
 
@@ -51,7 +50,7 @@ class Result:
 def result_of(path: Path) -> Result:
     """The result of a run from its folder, finished or not."""
     folder = RunFolder(path)
-    settings = read_settings(folder)
+    settings = folder.settings()
     records, summary = folder.records(), folder.result()
     return Result(
         configuration=settings.identity(),

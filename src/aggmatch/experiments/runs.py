@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggmatch.config import Layer, flatten
 from aggmatch.errors import AggMatchError
 from aggmatch.training import checkpoint
 from aggmatch.training.folder import RunFolder, run_name
@@ -36,7 +35,7 @@ class PlannedRun:
         folder = self.folder
         if not folder.holds_run:
             return False
-        resumed_settings(folder, [Layer("the new run", flatten(self.settings.to_dict()))])
+        resumed_settings(folder, [self.settings.layer("the new run")])
         return folder.summary.exists()
 
     @property

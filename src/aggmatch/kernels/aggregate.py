@@ -69,7 +69,7 @@ def aggregate_kernel(
     probs_QY,
     negentropy_Q,
     slot_MS,
-    mean_GBY,
+    sum_GBY,
     choice_BM,
     B: tl.constexpr,
     P: tl.constexpr,
@@ -95,7 +95,7 @@ def aggregate_kernel(
     b = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     y = tl.arange(0, BLOCK_Y)
     in_b, in_y = b < B, y < Y
-    mean = tl.zeros((BLOCK_B, BLOCK_Y), tl.float32)
+    hypotheses = tl.zeros((BLOCK_B, BLOCK_Y), tl.float32)
 
     for turn in range((M + GROUPS - 1) // GROUPS):
         m = turn * GROUPS + group
@@ -138,11 +138,11 @@ def aggregate_kernel(
         choice = tl.where(voted, tl.argmax(tl.where(in_y, hypothesis, -1.0), 1), Y)
         tl.store(choice_BM + b * M + m, choice, mask=in_b & (m < M))
         if GROUPS < M:
-            mean += hypothesis
-        else:
-            mean = hypothesis
+            hypotheses += hypothesis
+        else:  # a sum of one, without the registers of a sum
+            hypotheses = hypothesis
 
-    tl.store(mean_GBY + group * B * Y + b[:, None] * Y + y, mean, mask=in_b[:, None] & in_y)
+    tl.store(sum_GBY + group * B * Y + b[:, None] * Y + y, hypotheses, mask=in_b[:, None] & in_y)
 
 
 def aggregate_sums(
@@ -166,7 +166,7 @@ def aggregate_sums(
     blocks = triton.cdiv(B, tiles.queries)
     query_probs_PY = F.pad(query_probs_BY, (0, 0, 0, blocks * tiles.queries - B))
     probs_QY = probs_QY.contiguous()
-    mean_GBY = torch.empty(tiles.groups, B, Y, device=query_BD.device)
+    sum_GBY = torch.empty(tiles.groups, B, Y, device=query_BD.device)
     choice_BM = torch.empty(B, M, device=query_BD.device, dtype=torch.long)
     aggregate_kernel[(blocks, tiles.groups)](
         query_BD.contiguous(),
@@ -176,7 +176,7 @@ def aggregate_sums(
         probs_QY,
         negentropies(probs_QY),
         slot_MS.contiguous(),
-        mean_GBY,
+        sum_GBY,
         choice_BM,
         B,
         len(query_probs_PY),
@@ -201,7 +201,7 @@ def aggregate_sums(
     # One-hot ballots of all subsets would take M times as much memory. Y stands for no vote.
     vote_BZ = torch.zeros(B, Y + 1, device=query_BD.device)
     vote_BZ.scatter_add_(1, choice_BM, torch.ones_like(choice_BM, dtype=torch.float32))
-    return mean_GBY.sum(0), vote_BZ[:, :Y]
+    return sum_GBY.sum(0), vote_BZ[:, :Y]
 
 
 def negentropies(probs_RY: Tensor) -> Tensor:

@@ -41,6 +41,15 @@ def tile(index, R, C: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
+def first_row(x, residual, channel, ADD: tl.constexpr):
+    """The first row of x (+ residual), rounded as the sum is written: v₀ below."""
+    value = tl.load(x + channel).to(tl.float32)
+    if ADD:
+        value = (value + tl.load(residual + channel).to(tl.float32)).to(x.dtype.element_ty).to(tl.float32)
+    return value
+
+
+@triton.jit
 def moments_kernel(
     x, residual, total, part_2PC, R, TURNS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
 ):
@@ -50,9 +59,7 @@ def moments_kernel(
     """
     program, programs = tl.program_id(0), tl.num_programs(0)
     channel = tl.arange(0, C)
-    pivot = tl.load(x + channel).to(tl.float32)
-    if ADD:
-        pivot = (pivot + tl.load(residual + channel).to(tl.float32)).to(x.dtype.element_ty).to(tl.float32)
+    pivot = first_row(x, residual, channel, ADD)
     first = tl.zeros((ROWS, C), tl.float32)
     second = tl.zeros((ROWS, C), tl.float32)
     for turn in range(TURNS):
@@ -104,9 +111,7 @@ def finish_moments_kernel(
 ):
     """Moments of the batch from the parts, the affine map they make, and the running statistics."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    pivot = tl.load(x + channel).to(tl.float32)
-    if ADD:
-        pivot = (pivot + tl.load(residual + channel).to(tl.float32)).to(x.dtype.element_ty).to(tl.float32)
+    pivot = first_row(x, residual, channel, ADD)
     offset = sum_parts(part_2PC, 0, channel, P, C, BLOCK, PARTS) / R
     variance = sum_parts(part_2PC, 1, channel, P, C, BLOCK, PARTS) / R - offset * offset
     variance = tl.maximum(variance, 0.0)
@@ -201,7 +206,8 @@ def finish_sums_kernel(
     mean = sum_parts(part_4PC, 2, channel, P, C, BLOCK, PARTS) / R
     square = sum_parts(part_4PC, 3, channel, P, C, BLOCK, PARTS) / R
     inverse = tl.load(inverse_C + channel)
-    linear = (gx / R - mean * g / R) / (square - mean * mean + epsilon * inverse * inverse)
+    variance = tl.maximum(square - mean * mean, 0.0) + epsilon * inverse * inverse
+    linear = (gx / R - mean * g / R) / variance
     tl.store(bias_C + channel, g)
     tl.store(weight_C + channel, gx)
     tl.store(constant_C + channel, g / R - linear * mean)

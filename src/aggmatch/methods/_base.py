@@ -131,4 +131,4 @@ def forward_together(network: Network, *batches: Tensor, targets: Tensor | None 
     the forward pass is as if all learnt, but have no backward pass, which spares almost half of it.
     """
     parts = batches if targets is None else (*batches, targets)
-    return network(torch.cat(parts), constant=0 if targets is None else len(targets)).split(list(map(len, parts)))
+    return network(torch.cat(parts), targets=0 if targets is None else len(targets)).split(list(map(len, parts)))

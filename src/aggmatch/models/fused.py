@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aggmatch.kernels.norm import Moments, measure, normalize, normalize_backward
-from aggmatch.models.wide_resnet import SLOPE, Block, WideResNet
+from aggmatch.models.partial import SLOPE
+from aggmatch.models.wide_resnet import Block, WideResNet
 
 
-def fused_features(network: WideResNet, x: Tensor, constant: int = 0) -> Tensor:
-    """Features (B, D) of images (B, C, H, W), channels last; the last `constant` images get no gradient."""
+def fused_features(network: WideResNet, x: Tensor, targets: int = 0) -> Tensor:
+    """Features (B, D) of images (B, C, H, W), channels last; the last `targets` images get no gradient."""
     learning = torch.is_grad_enabled() and network.stem.weight.requires_grad
-    learned = len(x) - constant if learning else 0
+    learned = len(x) - targets if learning else 0
     features: Tensor = FusedPass.apply(x, learned, network, *network.parameters())  # type: ignore[no-untyped-call]
     return features
 

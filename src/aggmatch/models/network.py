@@ -63,14 +63,14 @@ class Network(nn.Module):
         self.mean.copy_(mean_C.view(-1, 1, 1))
         self.deviation.copy_(deviation_C.view(-1, 1, 1))
 
-    def forward(self, images: Tensor, constant: int = 0) -> Output:
+    def forward(self, images: Tensor, targets: int = 0) -> Output:
         """Feature and logits of a batch of images with grey levels 0 to 255, uint8 or float (where they are mixed).
 
-        The last `constant` images take part in the statistics of BatchNorm but get no gradient.
+        The last `targets` images take part in the statistics of BatchNorm but get no gradient.
         """
         x = (images.float() / 255 - self.mean) / self.deviation
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
-            feature = self.backbone(x.contiguous(memory_format=torch.channels_last) if images.is_cuda else x, constant)
+            feature = self.backbone(x.contiguous(memory_format=torch.channels_last) if images.is_cuda else x, targets)
             logits = self.classifier(feature)
         return Output(feature.float(), logits.float())
 

@@ -12,27 +12,36 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+SLOPE = 0.1
+"""Of the leaky ReLU."""
 
 
-def convolve(layer: nn.Conv2d, x: Tensor, constant: int) -> Tensor:
-    """The layer's output; no backward pass is spent on the last `constant` images."""
-    if not constant:
+def leaky_relu(x: Tensor) -> Tensor:
+    """x where positive, 0.1·x elsewhere."""
+    return F.leaky_relu(x, SLOPE)
+
+
+def convolve(layer: nn.Conv2d, x: Tensor, targets: int) -> Tensor:
+    """The layer's output; no backward pass is spent on the last `targets` images."""
+    if not targets:
         return layer(x)
     with torch.no_grad():
-        still = layer(x[-constant:])
-    return torch.cat([layer(x[:-constant]), still])
+        still = layer(x[-targets:])
+    return torch.cat([layer(x[:-targets]), still])
 
 
 class BatchNorm(nn.BatchNorm2d):
     """BatchNorm over all images of a batch, of which the last ones may pass no gradient on."""
 
-    def forward(self, x: Tensor, constant: int = 0) -> Tensor:
-        """(N, C, H, W) → (N, C, H, W); the last `constant` images get no gradient."""
-        if not (constant and self.training and torch.is_grad_enabled()):
+    def forward(self, x: Tensor, targets: int = 0) -> Tensor:
+        """(N, C, H, W) → (N, C, H, W); the last `targets` images get no gradient."""
+        if not (targets and self.training and torch.is_grad_enabled()):
             return super().forward(x)
         running = self.running_mean, self.running_var
         shared: Tensor = SharedStatistics.apply(  # type: ignore[no-untyped-call]
-            x, self.weight, self.bias, *running, self.momentum, self.eps, len(x) - constant
+            x, self.weight, self.bias, *running, self.momentum, self.eps, len(x) - targets
         )
         return shared
 

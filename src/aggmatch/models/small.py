@@ -1,9 +1,8 @@
 """A plain convolutional network for tiny images such as 8×8 digits: trains in seconds on a CPU."""
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from aggmatch.models.partial import BatchNorm, convolve
+from aggmatch.models.partial import SLOPE, BatchNorm, convolve, leaky_relu
 
 
 class SmallNet(nn.Module):
@@ -17,16 +16,16 @@ class SmallNet(nn.Module):
             for half in range(2):
                 stride = 2 if pair > 0 and half == 0 else 1
                 convolution = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-                nn.init.kaiming_normal_(convolution.weight, a=0.1, mode="fan_out")
+                nn.init.kaiming_normal_(convolution.weight, a=SLOPE, mode="fan_out")
                 self.layers.extend([convolution, BatchNorm(outputs)])
                 inputs = outputs
         self.features = inputs
 
-    def forward(self, x: Tensor, constant: int = 0) -> Tensor:
-        """Images (B, C, H, W) → features (B, 4·width); the last `constant` images get no gradient."""
+    def forward(self, x: Tensor, targets: int = 0) -> Tensor:
+        """Images (B, C, H, W) → features (B, 4·width); the last `targets` images get no gradient."""
         for layer in self.layers:
             if isinstance(layer, nn.Conv2d):
-                x = convolve(layer, x, constant)
+                x = convolve(layer, x, targets)
             else:
-                x = F.leaky_relu(layer(x, constant), 0.1)
+                x = leaky_relu(layer(x, targets))
         return x.mean((2, 3))

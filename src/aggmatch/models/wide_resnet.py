@@ -5,17 +5,9 @@ from collections.abc import Callable
 from functools import cache
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from aggmatch.models.partial import BatchNorm, convolve
-
-SLOPE = 0.1
-"""Of the leaky ReLU."""
-
-
-def leaky_relu(x: Tensor) -> Tensor:
-    """x where positive, 0.1·x elsewhere."""
-    return F.leaky_relu(x, SLOPE)
+from aggmatch.kernels import triton_works
+from aggmatch.models.partial import BatchNorm, convolve, leaky_relu
 
 
 def batch_norm(channels: int) -> BatchNorm:
@@ -46,14 +38,14 @@ class Block(nn.Module):
         self.conv2 = convolution(outputs, outputs, 3)
         self.shortcut = convolution(inputs, outputs, 1, stride) if inputs != outputs else None
 
-    def forward(self, x: Tensor, constant: int = 0) -> Tensor:
+    def forward(self, x: Tensor, targets: int = 0) -> Tensor:
         """(B, inputs, H, W) → (B, outputs, H/stride, W/stride)."""
-        activated = leaky_relu(self.norm1(x, constant))
+        activated = leaky_relu(self.norm1(x, targets))
         shortcut = activated if self.activate_shortcut else x
         if self.shortcut is not None:
-            shortcut = convolve(self.shortcut, shortcut, constant)
-        inner = leaky_relu(self.norm2(convolve(self.conv1, activated, constant), constant))
-        return shortcut + convolve(self.conv2, inner, constant)
+            shortcut = convolve(self.shortcut, shortcut, targets)
+        inner = leaky_relu(self.norm2(convolve(self.conv1, activated, targets), targets))
+        return shortcut + convolve(self.conv2, inner, targets)
 
 
 class WideResNet(nn.Module):
@@ -75,15 +67,15 @@ class WideResNet(nn.Module):
         self.features = widths[3]
         self.fusible = width & (width - 1) == 0  # the kernels' tiles are powers of 2
 
-    def forward(self, x: Tensor, constant: int = 0) -> Tensor:
-        """Images (B, C, H, W) → features (B, 64·width); the last `constant` images get no gradient."""
+    def forward(self, x: Tensor, targets: int = 0) -> Tensor:
+        """Images (B, C, H, W) → features (B, 64·width); the last `targets` images get no gradient."""
         fused = fused_pass() if self.training and self.fusible and x.is_cuda else None
         if fused is not None:
-            return fused(self, x, constant)
-        x = convolve(self.stem, x, constant)
+            return fused(self, x, targets)
+        x = convolve(self.stem, x, targets)
         for block in self.each_block():
-            x = block(x, constant)
-        return leaky_relu(self.norm(x, constant)).mean((2, 3))
+            x = block(x, targets)
+        return leaky_relu(self.norm(x, targets)).mean((2, 3))
 
     def each_block(self) -> list[Block]:
         """The blocks in order."""
@@ -92,9 +84,9 @@ class WideResNet(nn.Module):
 
 @cache
 def fused_pass() -> Callable[[WideResNet, Tensor, int], Tensor] | None:
-    """The training pass in fused kernels; None where Triton is not installed."""
-    try:
-        from aggmatch.models.fused import fused_features
-    except ImportError:
+    """The training pass in fused kernels; None without Triton."""
+    if not triton_works():
         return None
+    from aggmatch.models.fused import fused_features
+
     return fused_features

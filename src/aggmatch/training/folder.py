@@ -2,16 +2,17 @@
 
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
 from aggmatch.shapes import require
 from aggmatch.training.log import read_log
-from aggmatch.training.settings import RunSettings
+from aggmatch.training.settings import RunSettings, resolve
 from aggmatch.training.summary import Summary
 
 
@@ -66,6 +67,10 @@ class RunFolder:
     def records(self) -> list[dict[str, Any]]:
         """The lines of the metrics; none where the run has not logged yet."""
         return read_log(self.metrics) if self.metrics.exists() else []
+
+    def settings(self, changes: Sequence[Layer] = ()) -> RunSettings:
+        """Settings of the run, with changes."""
+        return resolve([Layer(str(self.config), self.read_json(self.config)), *changes])
 
     def result(self) -> dict[str, Any] | None:
         """The summary, whole or refused; None while the run is not finished."""

@@ -56,13 +56,16 @@ class Captured:
     def capture(self) -> bool:
         """Record the function without running it; False if that cannot be done."""
         graph = torch.cuda.CUDAGraph()
+        untouched = self.generator.clone_state()
         graph.register_generator_state(self.generator)
+        current = torch.cuda.current_stream(self.stream.device)
         try:
-            with torch.cuda.graph(graph, stream=self.stream):
+            with torch.cuda.stream(current), torch.cuda.graph(graph, stream=self.stream):
                 self.function(*self.inputs)
         except RuntimeError as error:
             self.gave_up = True
-            reason = str(error).splitlines()[0]
+            self.generator.graphsafe_set_state(untouched)  # its own believes to be captured from now on
+            reason = str(error.__context__ or error).splitlines()[0]  # the first error, not that of ending the capture
             warnings.warn(f"The step runs without a CUDA graph, and so slower: {reason}", stacklevel=3)
             return False
         self.graph = graph

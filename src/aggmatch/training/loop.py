@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 import aggmatch
-from aggmatch.config import Layer, differences, flatten
+from aggmatch.config import Layer, differences
 from aggmatch.data import DataSet, Images, Split, load, make_split
+from aggmatch.devices import choose_device, hardware
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import accuracies, evaluate
 from aggmatch.files import write_atomically
@@ -27,8 +28,8 @@ from aggmatch.training.checkpoint import Checkpoint, pack
 from aggmatch.training.folder import RunFolder
 from aggmatch.training.log import Log, read_log
 from aggmatch.training.optim import cosine_rate
-from aggmatch.training.settings import RunSettings, resolve
-from aggmatch.training.state import TrainState, choose_device
+from aggmatch.training.settings import RunSettings
+from aggmatch.training.state import TrainState
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the run is saved and can go on
@@ -138,7 +139,7 @@ class Run:
         self.check()
         self.check_weights()
         facts = {"seconds": self.seconds, "log_position": log.settle()}
-        checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.capture(**facts))
+        checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.checkpoint(**facts))
 
     def keep_snapshot(self) -> None:
         """Write networks and method as they are now, for analyses; nothing of it is needed to go on."""
@@ -272,12 +273,9 @@ def resume(out: str | Path, changes: Sequence[Layer] = (), *, download: bool = F
 
 def resumed_settings(folder: RunFolder, changes: Sequence[Layer]) -> RunSettings:
     """Settings of the run in a folder with `changes`, which are refused if they touch what it computes."""
-    before = folder.read_json(folder.config)
-    stored = Layer(str(folder.config), flatten(before))
-    settings = resolve([stored, *changes])
-    changed = {
-        key: pair for key, pair in differences(before, settings.to_dict()).items() if not key.startswith("runtime.")
-    }
+    settings = folder.settings(changes)
+    differing = differences(folder.read_json(folder.config), settings.to_dict())
+    changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
     if changed:
         listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
         raise AggMatchError(
@@ -289,7 +287,7 @@ def resumed_settings(folder: RunFolder, changes: Sequence[Layer]) -> RunSettings
 def start_or_resume(settings: RunSettings, out: Path, *, download: bool = False) -> Run:
     """The run of these settings in a folder: begun if it is not there, continued if it is."""
     if RunFolder(out).holds_run:
-        return resume(out, [Layer("the new run", flatten(settings.to_dict()))], download=download)
+        return resume(out, [settings.layer("the new run")], download=download)
     return start(settings, out, download=download)
 
 
@@ -315,10 +313,3 @@ def signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def hardware(device: torch.device) -> str:
-    """Name of what it ran on."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} threads"

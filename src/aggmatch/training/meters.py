@@ -19,7 +19,7 @@ class BadValue(NamedTuple):
 class Meters:
     """Running sums of named 0-d tensors, and the first step at which each was not finite.
 
-    Nothing is read back to the host until `read`, which is one copy.
+    Nothing is read back to the host but by `read` and `first_bad_value`, one copy each.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -1,7 +1,7 @@
 """Optimizer, learning-rate schedule and weight average: a few fused operations each, driven by device tensors.
 
 Learning rate and decay are 0-d tensors computed from the step counter on the device, so that a captured step advances
-them when it is replayed. `torch.optim.SGD` cannot be captured with such a learning rate.
+them when it is replayed. State goes by the names of the weights, as in every other part of a checkpoint.
 """
 
 import math

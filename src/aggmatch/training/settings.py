@@ -71,6 +71,10 @@ class RunSettings(Settings):
         values = super().to_dict()
         return values | {"method": {"name": values.pop("method_name"), **values["method"]}}
 
+    def layer(self, source: str) -> Layer:
+        """All of it as a layer that wins over others."""
+        return Layer(source, self.to_dict())
+
     def identity(self) -> dict[str, Any]:
         """The part of the configuration that decides the result."""
         return {name: section for name, section in self.to_dict().items() if name != "runtime"}

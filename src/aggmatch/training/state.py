@@ -1,7 +1,6 @@
 """Everything that a run changes while it trains, and one step of it."""
 
 import copy
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,20 +19,6 @@ from aggmatch.training.graph import Captured
 from aggmatch.training.meters import Meters
 from aggmatch.training.optim import SGD, average_decay, cosine_rate, update_average
 from aggmatch.training.settings import RunSettings
-
-
-def choose_device(name: str) -> torch.device:
-    """The named device, or the best there is for `auto`."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise AggMatchError(f"runtime.device must be auto, cpu, cuda or cuda:N, got '{name}'.")
-    device = torch.device(name)
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise AggMatchError(
-            f"runtime.device is '{name}', but this machine has {torch.cuda.device_count()} CUDA devices."
-        )
-    return device
 
 
 def seeds(settings: RunSettings) -> Iterator[int]:
@@ -108,6 +93,11 @@ class TrainState:
         return self.average if self.settings.train.evaluated == "average" else self.online
 
     @property
+    def graph(self) -> torch.cuda.CUDAGraph | None:
+        """The captured step, once there is one."""
+        return self.run_step.graph if isinstance(self.run_step, Captured) else None
+
+    @property
     def finite(self) -> bool:
         """Whether all weights of both networks are; reads from the device."""
         weights = [*self.online.parameters(), *self.average.parameters()]
@@ -180,7 +170,7 @@ class TrainState:
         """What analyses look at: both networks and the method, without what it takes to go on training."""
         return Checkpoint(join(**self.modules()), facts)
 
-    def capture(self, **facts: object) -> Checkpoint:
+    def checkpoint(self, **facts: object) -> Checkpoint:
         """The whole state, for a checkpoint."""
         tensors = join(
             **self.modules(),
@@ -198,7 +188,7 @@ class TrainState:
         return Checkpoint(tensors, {**counters, **facts})
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue exactly where `capture` was called, on a device of the same kind."""
+        """Continue exactly where `checkpoint` was called, on a device of the same kind."""
         kind = checkpoint.facts.get("device", self.device.type)
         if kind != self.device.type:
             raise AggMatchError(

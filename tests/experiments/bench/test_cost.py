@@ -39,11 +39,11 @@ def test_images_that_give_targets_only_have_no_backward_pass(toy_state):
     batch = state.make_batch(*state.draw_indices())
     images = torch.cat([*batch.labeled, *batch.unlabeled])
 
-    def learn(constant):
-        output = state.online(images, constant=constant)
+    def learn(targets):
+        output = state.online(images, targets=targets)
         output.logits.sum().backward()
 
-    everything, part = (count_products(partial(learn, constant)) for constant in (0, 18))
+    everything, part = (count_products(partial(learn, targets)) for targets in (0, 18))
     backward = 2 * forward_flops(1) - 2 * 9 * 1 * 4 * 8**2
     assert everything - part == 18 * backward
 

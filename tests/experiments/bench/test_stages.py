@@ -42,13 +42,13 @@ def test_watching_a_method_notes_its_calls_and_leaves_no_trace(toy_state):
     before = state.online.forward
     images = state.pixels[:3]
     with watched(state.online, "forward") as calls, torch.no_grad():
-        expected = state.online(images, constant=1)
+        expected = state.online(images, targets=1)
     assert state.online.forward == before
     assert "forward" not in vars(state.online)
     (call,) = calls
     assert call.arguments[0] is not images
     assert torch.equal(call.arguments[0], images)
-    assert call.keywords == {"constant": 1}
+    assert call.keywords == {"targets": 1}
     assert not call.gradient
     assert torch.isfinite(expected.logits).all()
 

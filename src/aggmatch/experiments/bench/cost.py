@@ -130,7 +130,7 @@ class Pass(NamedTuple):
     """Arguments of a forward pass, as `Network.forward` takes them."""
 
     images: Tensor
-    constant: int = 0
+    targets: int = 0
 
 
 def bytes_moved(network: Network, calls: Iterable[Call]) -> int:
@@ -138,8 +138,8 @@ def bytes_moved(network: Network, calls: Iterable[Call]) -> int:
     total = 0
     learns = any(parameter.requires_grad for parameter in network.parameters())
     for call in calls:
-        images, constant = Pass(*call.arguments, **call.keywords)
-        learned = len(images) - constant if call.gradient and learns else 0
+        images, targets = Pass(*call.arguments, **call.keywords)
+        learned = len(images) - targets if call.gradient and learns else 0
         values = activation_values(network.backbone, images.shape[1:])
         total += 2 * arithmetic_of(network).itemsize * values * (len(images) + learned)
     return total

@@ -14,12 +14,12 @@ import torch
 import aggmatch
 from aggmatch.config import Layer, parse_value
 from aggmatch.data import SOURCES
+from aggmatch.devices import hardware
 from aggmatch.errors import AggMatchError, unknown
 from aggmatch.experiments.bench.aggregation import SHAPES, measure_aggregation
 from aggmatch.experiments.bench.step import Bench, describe_data
 from aggmatch.experiments.bench.timing import Effort, release
 from aggmatch.tables import Table
-from aggmatch.training.loop import hardware
 from aggmatch.training.settings import RunSettings, resolve
 
 PEAK = {"cuda": "Peak: tensors on the GPU, the training images among them.", "cpu": "Peak: the whole process."}

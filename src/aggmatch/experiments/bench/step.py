@@ -28,7 +28,7 @@ from aggmatch.experiments.bench.timing import (
 from aggmatch.methods.aggmatch import AggMatch
 from aggmatch.queue import ClassBalancedQueue
 from aggmatch.training.folder import RunFolder
-from aggmatch.training.graph import WARM_CALLS, Captured
+from aggmatch.training.graph import WARM_CALLS
 from aggmatch.training.loop import Run, Stopped
 from aggmatch.training.settings import RunSettings
 from aggmatch.training.state import TrainState
@@ -111,8 +111,9 @@ class Bench:
         first = time.perf_counter() - started
         warm(state)
         timing = time_calls(state.step, self.effort.device, self.effort.steps(state.step))
-        captured = isinstance(state.run_step, Captured) and state.run_step.graph is not None
-        return StepCost(timing, state.images_per_step, captured, first, peak_bytes(self.effort.device)), state
+        return StepCost(
+            timing, state.images_per_step, state.graph is not None, first, peak_bytes(self.effort.device)
+        ), state
 
     def everything(self, *, stages: bool) -> MethodCost:
         """All there is to know about the step."""
@@ -164,8 +165,8 @@ class Bench:
 
 def bare_step(state: TrainState) -> Callable[[], object]:
     """The computation of a step and nothing else: the replay of its graph if it has one."""
-    if isinstance(state.run_step, Captured) and state.run_step.graph is not None:
-        return state.run_step.graph.replay
+    if state.graph is not None:
+        return state.graph.replay
     return partial(state.run_step, *state.draw_indices())
 
 
