@@ -17,7 +17,14 @@ ROOT = Path(__file__).parents[1]
 on_gpu = torch.cuda.is_available()
 interpreted = os.environ.get("TRITON_INTERPRET") == "1"
 device = "cuda" if on_gpu else "cpu"
-runnable = pytest.mark.skipif(not (on_gpu or interpreted), reason="needs a CUDA device or TRITON_INTERPRET=1")
+
+
+def runnable(test):
+    """Mark a test of kernels: on a GPU one of those that `-m gpu` chooses, without one for the interpreter."""
+    without = pytest.mark.skipif(not (on_gpu or interpreted), reason="needs a CUDA device or TRITON_INTERPRET=1")
+    return pytest.mark.gpu(without(test))
+
+
 outside = pytest.mark.skipif(interpreted or on_gpu, reason="already runs the kernels")
 
 

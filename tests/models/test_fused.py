@@ -118,6 +118,30 @@ def test_sums_over_many_tiles_by_few_programs_are_whole(monkeypatch, images_coun
 
 
 @runnable
+def test_in_bfloat16_moments_are_those_of_the_sum_as_it_is_written():
+    from aggmatch.kernels import norm as kernels
+
+    torch.manual_seed(0)
+    x, residual, gradient = (
+        (torch.randn(6, 16, 5, 5, device=device) + 3).bfloat16().contiguous(memory_format=torch.channels_last)
+        for _ in range(3)
+    )
+    norm = torch.nn.BatchNorm2d(16).to(device)
+    total, moments = kernels.measure(x, residual, norm)
+    torch.testing.assert_close(total.float(), x.float() + residual.float(), rtol=2**-7, atol=0)
+    torch.testing.assert_close(moments.mean, total.float().mean((0, 2, 3)), rtol=1e-5, atol=0)
+    leaf = total.float().requires_grad_()
+    expected = F.leaky_relu(F.batch_norm(leaf, None, None, norm.weight, norm.bias, True, eps=norm.eps), 0.1)
+    torch.testing.assert_close(kernels.normalize(total, moments, 0.1).float(), expected, atol=0.02, rtol=0.01)
+    expected.backward(gradient.float())
+    found, weight, bias = kernels.normalize_backward(gradient, total, moments, norm, 0.1)
+    assert leaf.grad is not None
+    torch.testing.assert_close(found.float(), leaf.grad, atol=0.02, rtol=0.01)
+    torch.testing.assert_close(weight, norm.weight.grad, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(bias, norm.bias.grad, atol=1e-3, rtol=1e-3)
+
+
+@runnable
 @pytest.mark.parametrize("learned", [2, 5])
 def test_the_gradient_of_some_images_is_that_of_the_plain_norm(learned):
     from aggmatch.kernels import norm as kernels
@@ -140,4 +164,4 @@ def test_the_gradient_of_some_images_is_that_of_the_plain_norm(learned):
 
 @outside
 def test_the_pass_under_the_interpreter():
-    check_under_interpreter(__file__, 15)
+    check_under_interpreter(__file__, 16)
