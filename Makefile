@@ -4,7 +4,7 @@ BIN := .venv/bin
 # One thread per process: two torch processes on two cores fight otherwise.
 WORKERS ?= 2
 
-.PHONY: demo test setup clean
+.PHONY: demo test tables setup clean
 
 demo: setup
 	$(BIN)/aggmatch demo
@@ -14,6 +14,9 @@ test: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
+
+tables: setup
+	$(BIN)/python results/tables.py
 
 setup: .venv/installed
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -29,9 +30,15 @@ def test_a_run_prints_its_accuracy_and_where_it_lies(trained):
     path, out = trained
     summary = json.loads((path / "summary.json").read_text())
     assert "aggmatch on digits, 10 labels, fold 0, 6 steps" in out
-    assert f"{summary['accuracy']:.2f} % test accuracy" in out
+    assert f"{summary['accuracy']:.2f} % test accuracy (average network, last step), " in out
     assert "Run folder: run" in out
     assert "step 6/6" in out
+
+
+def test_the_median_names_its_number_of_evaluations(run):
+    code, out, _ = run("train", "--method", "supervised", *QUICK, "--set", "train.evaluate_every=2")
+    assert code == 0
+    assert re.search(r"\(average network, last step; median of the last 3 evaluations \d+\.\d\d %\), \d+ s\.\n", out)
 
 
 def test_paths_are_printed_as_they_are(run, tmp_path):
@@ -178,12 +185,14 @@ def test_a_resume_with_another_setting_is_refused(run, trained):
     assert "Cannot resume run: optim.lr was 0.03, now 0.01" in err
 
 
-def test_an_unfinished_run_cannot_be_evaluated(run, trained):
+def test_a_run_without_a_model_cannot_be_evaluated(run, trained):
     path, _ = trained
     (path / "model.safetensors").unlink()
     code, _, err = run("evaluate", str(path))
     assert code == 2
-    assert "has no model yet" in err
+    assert "run has no model.safetensors any more, though its run finished. Copy it back, or train again." in err
+    (path / "summary.json").unlink()
+    assert "has no model yet: its run has not finished. Continue it with --resume." in run("evaluate", str(path))[2]
 
 
 def test_a_damaged_model_is_named(run, trained):

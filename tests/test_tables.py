@@ -4,11 +4,23 @@ import json
 import shutil
 import statistics
 import subprocess
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from aggmatch.tables import PAGE, Table, duration, escape_latex, fit, mean_and_deviation, plural, show, show_mean
+from aggmatch.tables import (
+    PAGE,
+    Table,
+    duration,
+    escape_latex,
+    fit,
+    line_up,
+    mean_and_deviation,
+    plural,
+    show,
+    show_mean,
+)
 
 TABLE = Table(
     ["name_of it", "share %", "note"], [["a & b", 12.345, "x"], ["c", None, "y"]], "A 50 % title", ["100 % ± 1"]
@@ -140,9 +152,11 @@ def test_latex_aligns_numbers_right_and_escapes_what_it_takes_for_something_else
     ]
 
 
-def test_latex_of_a_table_wider_than_a_page_is_set_smaller():
-    assert Table(["x" * PAGE], []).latex().count(r"\scriptsize\setlength") == 1
-    assert r"\scriptsize" not in Table(["x" * (PAGE - 10)], []).latex()
+def test_latex_of_a_table_that_may_be_wider_than_a_page_is_shrunk_to_it():
+    wide = Table(["x" * PAGE], []).latex()
+    assert wide.startswith("% needs \\usepackage{graphicx}\n")
+    assert r"\resizebox{\ifdim\width>\linewidth" in wide
+    assert "graphicx" not in Table(["x" * (PAGE - 10)], []).latex()
 
 
 def test_a_backslash_is_escaped_once():
@@ -153,15 +167,45 @@ def test_a_backslash_is_escaped_once():
 def test_latex_compiles_whatever_the_cells_hold(tmp_path):
     odd = "&%$#_{}~^\\<>|[]–…±×µλτ†‡§¶"
     table = Table([odd, "b"], [["[1]", 1.0], [odd, 2.0]], odd, [odd])
-    document = f"\\documentclass{{article}}\n\\begin{{document}}\n{table.latex()}\\end{{document}}\n"
-    (tmp_path / "table.tex").write_text(document)
+    compile_latex(tmp_path, table)
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+@pytest.mark.parametrize("columns", [3, 5, 9])
+def test_a_table_never_runs_off_the_page(tmp_path, columns):
+    table = Table(["CIFAR-10, 40"] * columns, [["92.54 ± 10.76 †"] * columns])
+    assert "Overfull" not in compile_latex(tmp_path, table)
+
+
+def compile_latex(folder: Path, table: Table) -> str:
+    """What pdflatex says of a page with a table."""
+    document = f"\\documentclass{{article}}\\usepackage{{graphicx}}\n\\begin{{document}}\n{table.latex()}"
+    (folder / "table.tex").write_text(document + "\\end{document}\n")
     done = subprocess.run(
         ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", "table.tex"],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+    printed = done.stdout.decode(errors="replace")
+    assert done.returncode == 0, printed[-2000:]
+    return printed
+
+
+def test_a_subscript_is_set_as_one():
+    assert escape_latex("τ_u 1.5, τ, a_u") == r"$\tau_u$ 1.5, $\tau$, a\_u"
+
+
+def test_decimal_points_stand_below_one_another_and_other_texts_where_they_stood():
+    assert line_up(["92.5 ± 1", "3.25", "–", "100.0 †", "40"]) == [" 92.5 ± 1", "  3.25", "–", "100.0 †", "40"]
+    assert line_up(["a", "–"]) == ["a", "–"]
+
+
+def test_words_are_whole_as_long_as_there_is_room_for_them():
+    columns = [["a", "confidence thresholding"], ["b", "a long line of words"]]
+    assert fit(columns, 7 + 12 + 9) == [12, 9]
+    assert fit(columns, 7 + 12 + 5) == [12, 5]
+    assert fit(columns, 7 + 12 + 4) == [8, 8], "then only numbers and headings are"
 
 
 def test_nothing_is_not_shown_as_less_than_nothing():
@@ -186,6 +230,7 @@ def test_a_noun_has_its_number():
         (11_520, "3 h 12 min"),
         (90000, "1 d 1 h"),
         (9e6, "104 d"),
+        (9e7, "1,041 d"),
     ],
 )
 def test_a_duration_has_as_many_units_as_it_needs(seconds, text):
@@ -197,3 +242,9 @@ def test_one_value_has_no_deviation():
     assert mean_and_deviation([3.0, 5.0]) == (4.0, statistics.stdev([3, 5]))
     assert show_mean([3.0]) == "3.00"
     assert show_mean([3.0, 5.0], 1) == "4.0 ± 1.4"
+
+
+def test_figures_are_lined_up_in_columns_and_not_in_a_list():
+    table = Table(["method", "figure"], [["a", "3.25 †"], ["b", "92.50"]])
+    assert [line.rstrip() for line in shown_lines(table, 40)[-3:-1]] == ["  a         3.25 †", "  b        92.50"]
+    assert "figure: 3.25 †" in shown_lines(table, 16)

@@ -23,6 +23,16 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise AggMatchError(f"Cannot write {path}: {error.strerror}. What was there before is unchanged.") from error
 
 
+def check_writable(path: Path) -> None:
+    """Refuse a path at which no file can be written, before the work that is to end there."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise AggMatchError(f"Cannot write {path}: {error.strerror}. Choose another --out.") from None
+
+
 def make_folder(path: Path) -> Path:
     """The folder, made if it is not there."""
     try:

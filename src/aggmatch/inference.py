@@ -39,6 +39,10 @@ class TrainedModel:
         folder = RunFolder(Path(run))
         settings = folder.settings(changes)
         if not folder.model.exists():
+            if folder.result():
+                raise AggMatchError(
+                    f"{run} has no {folder.model.name} any more, though its run finished. Copy it back, or train again."
+                )
             raise AggMatchError(f"{run} has no model yet: its run has not finished. Continue it with --resume.")
         saved = read_saved(folder.model)
         device = choose_device(settings.runtime.device)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,14 +28,15 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "µ": r"$\mu$",
     "λ": r"$\lambda$",
     "τ": r"$\tau$",
+    "τ_u": r"$\tau_u$",
     "†": r"\dag{}",
     "‡": r"\ddag{}",
     "§": r"\S{}",
     "¶": r"\P{}",
 }
-"""Characters that LaTeX takes for something else or does not have in its fonts."""
-PAGE = 75
-"""Characters in the width of a LaTeX page; wider tables are set smaller."""
+"""What LaTeX takes for something else or does not have in its fonts."""
+PAGE = 60
+"""Characters that surely fit into the width of a LaTeX page; wider tables may have to be shrunk."""
 FOLDED = 8
 """Characters of a line to which long words may be folded in a narrow terminal; numbers and headings never are."""
 
@@ -56,8 +58,13 @@ class Table:
     @property
     def width(self) -> int:
         """Characters that it takes in a terminal without breaking a line."""
-        lines = [self.columns, *[[show(value) for value in row] for row in self.rows]]
-        return sum(max(map(len, column)) + 3 for column in zip(*lines, strict=True)) + 1
+        return sum(max(map(len, column)) + 3 for column in self.texts()) + 1
+
+    def texts(self) -> list[list[str]]:
+        """What a terminal shows, column by column, headings first."""
+        return [
+            [column, *line_up([show(row[number]) for row in self.rows])] for number, column in enumerate(self.columns)
+        ]
 
     def is_numeric(self, number: int) -> bool:
         """Whether a column holds numbers."""
@@ -81,22 +88,24 @@ class Table:
         return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "".join(f"\n{note}\n" for note in self.notes)
 
     def latex(self) -> str:
-        """A LaTeX table that needs no package: the title is its caption, the notes stand below it."""
+        """A LaTeX table: the title is its caption, the notes stand below it. A wide one needs the package graphicx."""
         alignment = "".join("r" if self.is_numeric(number) else "l" for number in range(len(self.columns)))
         lines = [self.columns, *[[show(value) for value in row] for row in self.rows]]
         head, *body = (" & ".join(map(escape_latex, line)) + r" \\" for line in lines)
+        wide = self.width > PAGE
         content = [
+            *([r"% needs \usepackage{graphicx}"] if wide else []),
             r"\begin{table}",
             r"\centering",
             *([rf"\caption{{{escape_latex(self.title)}}}"] if self.title else []),
-            *([r"\scriptsize\setlength{\tabcolsep}{3pt}"] if self.width > PAGE else []),
+            *([r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"] if wide else []),
             rf"\begin{{tabular}}{{{alignment}}}",
             r"\hline",
             head,
             r"\hline",
             *body,
             r"\hline",
-            r"\end{tabular}",
+            r"\end{tabular}" + "}" * wide,
             *(rf"\par {escape_latex(note)}" for note in self.notes),
             r"\end{table}",
         ]
@@ -112,10 +121,7 @@ class Shown:
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
         from rich.text import Text
 
-        texts = [
-            [column, *(show(row[number]) for row in self.table.rows)]
-            for number, column in enumerate(self.table.columns)
-        ]
+        texts = self.table.texts()
         widths = fit(texts, options.max_width)
         if widths:
             yield self.grid(texts, widths)
@@ -147,18 +153,31 @@ class Shown:
         for row in zip(*(column[1:] for column in texts), strict=True):
             yield Text("")
             for column, text in zip(self.table.columns, row, strict=True):
-                yield Text(f"{column}: {text}" if column else text)
+                yield Text(f"{column}: {text.strip()}" if column else text.strip())
         yield Text("")
 
 
+def line_up(texts: Sequence[str]) -> list[str]:
+    """Texts with blanks before those that begin with a decimal number: their points stand below one another."""
+    whole = [len(match[1]) if (match := re.match(r"(\d+)\.\d", text)) else None for text in texts]
+    most = max(filter(None, whole), default=0)
+    return [" " * (most - digits) + text if digits else text for digits, text in zip(whole, texts, strict=True)]
+
+
 def fit(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
-    """Widths of columns (heading first) that fit into a line, the widest narrowed first; None where they cannot."""
+    """Widths of columns (heading first) that fit into a line, the widest narrowed first; None where they cannot.
+
+    Words are broken only if nothing else helps.
+    """
     from rich.cells import cell_len
 
     widths = [max(map(cell_len, column)) for column in columns]
-    least = [least_width(column) for column in columns]
     spare = room - 1 - 3 * len(columns)  # beside what lies between columns
-    if sum(least) > spare:
+    for longest in (room, FOLDED):
+        least = [least_width(column, longest) for column in columns]
+        if sum(least) <= spare:
+            break
+    else:
         return None
     while sum(widths) > spare:
         _, widest = max((width, number) for number, width in enumerate(widths) if width > least[number])
@@ -166,19 +185,19 @@ def fit(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
     return widths
 
 
-def least_width(column: Sequence[str]) -> int:
-    """Width at which a column (heading first) breaks no number and no word of its heading."""
+def least_width(column: Sequence[str], longest: int) -> int:
+    """Width at which a column (heading first) breaks no number, no word of its heading and none up to `longest`."""
     from rich.cells import cell_len
 
     heading, *texts = column
     words = [word for text in texts for word in text.split()]
     whole = [*heading.split(), *(word for word in words if word.lstrip("+-−(")[:1].isdigit())]
-    return max([min(FOLDED, max(map(cell_len, words), default=0)), *map(cell_len, whole)])
+    return max([min(longest, max(map(cell_len, words), default=0)), *map(cell_len, whole)])
 
 
 def escape_latex(text: str) -> str:
     """Text that LaTeX sets as it stands."""
-    return "".join(LATEX.get(character, character) for character in text)
+    return "".join(LATEX.get(part, part) for part in re.split(r"(τ_u|.)", text) if part)
 
 
 # Values -----------------------------------------------------------------------------------------------------------
@@ -204,7 +223,7 @@ def duration(seconds: float | None) -> str:
     for (unit, size), (next_unit, next_size) in pairwise((("d", 86400), ("h", 3600), ("min", 60), ("s", 1))):
         count, rest = divmod(whole, size)
         if count:
-            return f"{count} {unit}" if count >= 10 else f"{count} {unit} {rest // next_size} {next_unit}"
+            return f"{count:,} {unit}" if count >= 10 else f"{count} {unit} {rest // next_size} {next_unit}"
     return f"{whole} s"
 
 

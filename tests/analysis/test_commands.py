@@ -8,7 +8,8 @@ import pytest
 from tests.analysis.folders import line, write_folder
 
 from aggmatch import analysis
-from aggmatch.analysis.runs import read_runs
+from aggmatch.analysis.runs import RunRecord, read_runs
+from aggmatch.data import DataSet
 from aggmatch.errors import AggMatchError
 
 
@@ -86,6 +87,38 @@ def test_a_mistake_is_one_sentence_and_exit_code_two(run, rival_folders: list[Pa
     assert err.startswith("Error: ")
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir()), "nothing was left behind"
+
+
+def test_what_cannot_be_drawn_is_left_out_and_named(run, rival_folders: list[Path], tmp_path, monkeypatch):
+    def missing(_: RunRecord) -> DataSet:
+        raise AggMatchError("digits is not in data.")
+
+    monkeypatch.setattr(RunRecord, "data", missing)
+    code, out, err = run("figures", rival_folders[0])
+    assert code == 0
+    kept = ["accuracy", "losses", "pseudo-labels", "queue-aggmatch-fold-0", "class-accuracy-digits-20-labels"]
+    assert out.split() == [*(f"figures/{name}.svg" for name in kept), "figures/captions.md"]
+    captions = (tmp_path / "figures/captions.md").read_text()
+    assert re.findall(r"^## (.*).svg", captions, re.MULTILINE) == kept
+    assert err == "Left out of predictions, labels, attention, embedding, explain: digits is not in data.\n"
+
+
+def test_one_damaged_snapshot_does_not_take_other_runs_away(run, rival_folders: list[Path], tmp_path):
+    shutil.copytree(rival_folders[0], tmp_path / "run")
+    read_runs([tmp_path / "run"])[0].snapshots[0].write_bytes(b"no checkpoint")
+    code, out, err = run("figures", "run", rival_folders[1], "--only", "embedding,attention")
+    assert code == 0
+    assert out.split() == ["figures/embedding-fixmatch-fold-0.svg", "figures/captions.md"]
+    assert err.startswith("Left out of attention, embedding: Cannot read run/snapshots/step-00000003.safetensors")
+
+
+def test_panels_raise_what_cannot_be_drawn_where_nobody_is_told(rivals, monkeypatch):
+    def missing(_: RunRecord) -> DataSet:
+        raise AggMatchError("digits is not in data.")
+
+    monkeypatch.setattr(RunRecord, "data", missing)
+    with pytest.raises(AggMatchError, match="digits is not in data."):
+        list(analysis.panels(rivals, ["embedding"]))
 
 
 def test_a_damaged_snapshot_is_named(run, rival_folders: list[Path], tmp_path):

@@ -30,7 +30,7 @@ def test_a_class_below_half_of_the_mean_is_named(tmp_path, accuracy, fires):
     found = list(concerns(read_runs([write_folder(tmp_path / "a", [], {"class_accuracy": by_class})])[0]))
     assert [concern.title for concern in found] == (["A class is hardly recognised"] if fires else [])
     if fires:
-        assert found[0].finding == "3: 42.0 %; the mean over classes is 85.2 %."
+        assert found[0].finding == "3: 42.0 %; the mean over classes is 85.20 %."
 
 
 def precisions(*values: tuple[float, float]) -> list[dict[str, object]]:
@@ -99,7 +99,7 @@ def test_a_method_below_supervised_training_is_named(tmp_path, accuracy, fires):
     found = list(concerns_of_several(read_runs(paths)))
     assert [concern.title for concern in found] == (["Unlabelled images did not help"] if fires else [])
     if fires:
-        assert "reaches 80.0 %, more than fixmatch with 79.9 %" in found[0].finding
+        assert "reaches 80.00 %, more than fixmatch with 79.90 %" in found[0].finding
 
 
 def test_runs_that_learn_from_different_labels_are_not_compared(tmp_path):

@@ -4,14 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from tests.analysis.folders import write_folder
 
-from aggmatch.analysis.embedding import name_groups, panels, together, tsne
-from aggmatch.analysis.panel import Panel
+from aggmatch.analysis.embedding import draw, panels, tsne
+from aggmatch.analysis.panel import MANY, Panel
 from aggmatch.analysis.pseudo_labels import look
 from aggmatch.analysis.runs import RunRecord, read_runs
+from aggmatch.data import DataSet, Images
 
 
 def two_groups() -> np.ndarray:
@@ -47,14 +48,21 @@ def test_a_map_starts_from_the_one_before(monkeypatch):
     assert np.corrcoef(start.ravel(), (before - before.mean(0)).ravel())[0, 1] == pytest.approx(1)
 
 
-def test_classes_that_keep_together_are_named_beside_their_points():
-    points = np.array([[0, 0], [0, 1], [5, 5], [5, 6], [0, 2], [5, 4]], dtype=np.float32)
-    truth = np.array([0, 0, 1, 1, 2, 2])
-    middles = {number: np.median(points[truth == number], axis=0) for number in range(3)}
-    assert together(points, truth, middles) == [0, 1], "the points of class 2 lie in the other two"
-    axes = Figure().subplots()
-    name_groups(axes, points, truth, ["a", "b", "c"])
-    assert [text.get_text() for text in axes.texts] == ["a", "b"]
+def looks_of(handles: list[Any]) -> list[tuple[str, str]]:
+    return [(handle.get_color(), handle.get_marker()) for handle in handles]
+
+
+@pytest.mark.parametrize("classes", [3, MANY])
+def test_every_class_is_named_once_with_a_colour_and_mark_of_its_own(classes):
+    images = Images(torch.zeros(classes, 1, 2, 2, dtype=torch.uint8), torch.arange(classes))
+    data = DataSet("toy", images, images, tuple(f"class {number}" for number in range(classes)), False)
+    truth = np.arange(classes)
+    figure = draw({1: np.random.default_rng(0).random((classes + 1, 2)).astype(np.float32)}, truth, truth[:1], data)
+    (key,) = figure.legends
+    assert [text.get_text() for text in key.texts] == list(data.classes)
+    assert len(set(looks_of(key.legend_handles))) == classes
+    drawn: list[Any] = [dots.get_offsets() for dots in figure.axes[0].collections]
+    assert sum(len(points) for points in drawn) == classes + 1
 
 
 def scatters(panel: Panel) -> list[Any]:

@@ -1,5 +1,6 @@
 """Single pseudo labels before and after aggregation, and FixMatch's mistakes that AggMatch avoids."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,11 @@ from aggmatch.analysis.labels import (
     panels,
     same_labels,
     shown_classes,
+    spread,
 )
 from aggmatch.analysis.pseudo_labels import PseudoLabeled, pseudo_labels_at
 from aggmatch.analysis.runs import RunRecord, read_runs
+from aggmatch.errors import AggMatchError
 
 
 def sure(*rows: tuple[int, float]) -> torch.Tensor:
@@ -67,6 +70,12 @@ def test_confident_mistakes_that_the_other_has_right():
     assert corrected.tolist() == [1, 0]
 
 
+def test_pairs_of_classes_take_turns():
+    kinds = torch.tensor([7, 7, 7, 5, 5, 9])
+    assert spread(torch.tensor([2, 0, 4, 1, 5, 3]), kinds).tolist() == [2, 4, 5, 0, 3, 1]
+    assert spread(torch.arange(0), kinds).tolist() == []
+
+
 def test_bars_are_shown_of_all_classes_or_of_the_largest_and_the_true_one():
     assert shown_classes([np.array([0.5, 0.5, 0.0], dtype=np.float32)], 2) == [0, 1, 2]
     probs = np.arange(100, dtype=np.float32)
@@ -82,8 +91,23 @@ def test_only_runs_on_the_same_labels_are_held_against_each_other(rivals: list[R
     (other / "snapshots/step-00000001.safetensors").touch()
     (stranger,) = read_runs([other])
     assert not same_labels(rivals[0], stranger)
+    shown = panels([rivals[0], stranger])
+    assert next(shown).name == "refinement-aggmatch-fold-0"
+    with pytest.raises(AggMatchError, match="against aggmatch fold 0: no run of FixMatch here has the same labels."):
+        next(shown)
     (bare,) = read_runs([write_folder(tmp_path / "bare", data__labels=20)])
-    assert not same_labels(rivals[0], bare), "without snapshots there is nothing to look at"
+    assert len(list(panels([rivals[0], bare]))) == 1, "without snapshots there is nothing to look at"
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_mistakes_are_held_against_the_fold_with_the_same_labels(rival_folders: list[Path], tmp_path, order):
+    other = write_folder(tmp_path / "other", method="aggmatch", data__labels=20, data__fold=1)
+    shutil.copy(rival_folders[0] / "config.json", other)
+    shutil.copytree(rival_folders[0] / "snapshots", other / "snapshots")
+    folders = [rival_folders[0], rival_folders[1], other]
+    names = [panel.name for panel in panels(read_runs([folders[number] for number in order]))]
+    assert names[-1] == "mistakes-aggmatch-fold-0"
+    assert len(names) == 2
 
 
 def test_the_caption_counts_what_aggregation_did_at_every_snapshot(aggmatch_run: RunRecord):
@@ -101,6 +125,8 @@ def test_mistakes_are_shown_with_the_truth_and_both_labels(rivals: list[RunRecor
     theirs, ours = (pseudo_labels_at(run, run.snapshots[-1]) for run in reversed(rivals))
     mistakes, corrected = corrected_mistakes(theirs, ours, 0.15)
     assert f"for {len(mistakes)}; AggMatch has {len(corrected)} of these right" in panel.caption
+    in_turn = spread(corrected, 10 * theirs.truth + theirs.own.argmax(1))[:8]
+    assert [axes.texts[0].get_text() for axes in panel.figure.axes] == [f"{truth}" for truth in theirs.truth[in_turn]]
     first = int(corrected[0])
     texts = [text.get_text() for text in panel.figure.axes[0].texts]
     truth, mistaken = int(theirs.truth[first]), int(theirs.own[first].argmax())
@@ -112,10 +138,13 @@ def test_mistakes_are_shown_with_the_truth_and_both_labels(rivals: list[RunRecor
     assert truth != mistaken
 
 
-def test_without_mistakes_to_correct_there_is_no_table(rivals: list[RunRecord], monkeypatch):
+def test_without_mistakes_to_correct_there_is_no_table_but_a_word(rivals: list[RunRecord], monkeypatch):
     nothing = torch.arange(0)
     monkeypatch.setattr("aggmatch.analysis.labels.corrected_mistakes", lambda *_: (nothing, nothing))
-    assert [panel.name for panel in panels(rivals)] == ["refinement-aggmatch-fold-0"]
+    shown = panels(rivals)
+    assert next(shown).name == "refinement-aggmatch-fold-0"
+    with pytest.raises(AggMatchError, match="no confident mistakes of fixmatch fold 0 that aggmatch fold 0 has right."):
+        next(shown)
 
 
 @pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])

@@ -1,5 +1,6 @@
 """Accuracy by class, confusion and calibration."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,12 @@ import torch
 from tests.analysis.folders import write_folder
 
 from aggmatch.aggregation import Aggregate
+from aggmatch.analysis.looks import Look
 from aggmatch.analysis.panel import MANY
 from aggmatch.analysis.predictions import (
     class_order,
     confusion_shares,
+    draw_calibration,
     draw_class_accuracy,
     draw_confusion,
     pairs_among,
@@ -19,9 +22,10 @@ from aggmatch.analysis.predictions import (
     reliabilities,
     reliability,
 )
-from aggmatch.analysis.pseudo_labels import PseudoLabeled
+from aggmatch.analysis.pseudo_labels import PseudoLabeled, pseudo_labels_at
 from aggmatch.analysis.runs import RunRecord, read_runs
 from aggmatch.data.cifar import CIFAR10
+from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation
 
 
@@ -92,6 +96,11 @@ def test_every_number_of_the_confusion_matrix_is_shown():
     assert [text.get_text() for text in axes.texts] == ["100", "<½", "40", "60"]
 
 
+def test_halves_of_the_confusion_matrix_are_rounded_up():
+    (axes,) = draw_confusion(np.array([[99.5, 0.5], [2.5, 97.5]]), ["a", "b"]).axes
+    assert [text.get_text() for text in axes.texts] == ["100", "1", "3", "98"]
+
+
 def test_a_hundred_classes_are_drawn_without_names():
     (axes,) = draw_confusion(np.eye(100) * 100, [f"class {number}" for number in range(100)]).axes
     assert not axes.texts
@@ -104,7 +113,7 @@ def places(marks: Any) -> list[float]:
 
 def test_marks_are_means_over_folds():
     accuracy = {"aggmatch": np.array([[90.0, 70.0], [100.0, 80.0]])}
-    (axes,) = draw_class_accuracy(accuracy, {"aggmatch": "aggmatch"}, ["a", "b"], [1, 0]).axes
+    (axes,) = draw_class_accuracy(accuracy, {"aggmatch": Look("#2878d0", "-", "s")}, ["a", "b"], [1, 0]).axes
     assert places(axes.lines[0]) == [75, 95]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["b", "a"]
 
@@ -120,16 +129,54 @@ def test_class_accuracy_is_that_of_the_summaries(tmp_path):
 
 def test_a_real_run_gives_all_of_them_with_its_own_accuracy(rivals: list[RunRecord]):
     shown = {panel.name: panel for panel in panels(rivals)}
-    kinds = ("confusion", "calibration")
     assert list(shown) == [
         "class-accuracy-digits-20-labels",
-        *(f"{kind}-{method}-fold-0" for kind in kinds for method in ("aggmatch", "fixmatch")),
+        "confusion-aggmatch-fold-0",
+        "confusion-fixmatch-fold-0",
+        "calibration",
     ]
     assert rivals[0].summary is not None
     assert f"{rivals[0].summary['accuracy']:.2f} % right" in shown["confusion-aggmatch-fold-0"].caption
-    assert "1,417 unlabelled training images" in shown["calibration-aggmatch-fold-0"].caption
-    titles = [axes.get_title(loc="left") for axes in shown["calibration-aggmatch-fold-0"].figure.axes]
-    assert titles[:3] == ["own prediction, max p", "refined, max p̄", "consensus, c̄"]
+    for method in ("aggmatch", "fixmatch"):
+        told = f"{method} on digits, 20 labels, fold 0, step 30, 1,417 unlabelled training images"
+        assert told in shown["calibration"].caption
+    titles = [axes.get_title(loc="left") for axes in shown["calibration"].figure.axes]
+    assert titles[:4] == [
+        "aggmatch fold 0\nown prediction, max p",
+        "aggmatch fold 0\nrefined, max p̄",
+        "aggmatch fold 0\nconsensus, c̄",
+        "fixmatch fold 0\nown prediction, max p",
+    ]
+
+
+def test_the_calibration_of_one_run_needs_no_name(fixmatch_run: RunRecord):
+    *_, panel = panels([fixmatch_run])
+    assert panel.title == "Calibration of pseudo labels, fixmatch fold 0"
+    assert panel.figure.axes[0].get_title(loc="left") == "own prediction, max p"
+
+
+@pytest.mark.parametrize(("count", "rows", "columns"), [(1, 1, 1), (4, 1, 4), (5, 2, 3), (6, 2, 3)])
+def test_calibrations_stand_in_rows_without_holes_between_them(count, rows, columns):
+    found = reliability(torch.tensor([0.3, 0.9]), torch.tensor([True, True]))
+    figure = draw_calibration([(f"{number}", found, "#2878d0") for number in range(count)])
+    assert len(figure.axes) == 2 * rows * columns
+    shown = [axes for axes in figure.axes if axes.axison]
+    assert len(shown) == 2 * count
+    assert [axes.get_title(loc="left") for axes in shown if axes.lines] == [f"{number}" for number in range(count)]
+
+
+def test_a_damaged_snapshot_takes_only_its_own_calibration_away(rivals: list[RunRecord], monkeypatch):
+    def damaged(run: RunRecord, path: Path) -> PseudoLabeled:
+        if run.method == "aggmatch":
+            raise AggMatchError(f"{path.name} is damaged.")
+        return pseudo_labels_at(run, path)
+
+    monkeypatch.setattr("aggmatch.analysis.predictions.pseudo_labels_at", damaged)
+    shown = panels(rivals)
+    assert [next(shown).name for _ in range(3)][-1] == "confusion-fixmatch-fold-0"
+    assert next(shown).title == "Calibration of pseudo labels, fixmatch fold 0"
+    with pytest.raises(AggMatchError, match=r"^step-00000030.safetensors is damaged.$"):
+        next(shown)
 
 
 def test_an_unfinished_run_without_snapshots_has_none_of_them(tmp_path):

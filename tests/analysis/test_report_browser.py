@@ -27,7 +27,12 @@ document.getElementById("frame").addEventListener("load", () => {{
   table.querySelector("th button").click();
   document.getElementById("measured").textContent = JSON.stringify({{
     page: root.scrollWidth, window: root.clientWidth,
-    figures: [...page.querySelectorAll("figure svg")].map(box),
+    figures: [...page.querySelectorAll("figure .scroll")].map(box),
+    scales: [...page.querySelectorAll("figure svg")].map((svg) => box(svg)[0] / (svg.viewBox.baseVal.width * 4 / 3)),
+    repeated: [...page.querySelectorAll(".again")].map((labels) => box(labels)[0] > 0),
+    hints: [...page.querySelectorAll(".scroll")].map(
+      (each) => [each.scrollWidth > each.clientWidth + 1, each.matches(".wide.more")]
+    ),
     before, after: column(), sorted: table.querySelector("th").getAttribute("aria-sort"),
     background: getComputedStyle(page.body).backgroundColor, color: getComputedStyle(page.body).color,
   }});
@@ -93,6 +98,24 @@ def test_every_figure_has_a_size(seen):
     _, found, _ = seen
     assert len(found["figures"]) >= 7
     assert all(width > 50 and height > 50 for width, height in found["figures"])
+
+
+def test_text_in_figures_keeps_its_size_and_nothing_of_them_has_to_be_scrolled_to(seen):
+    look, found, _ = seen
+    shown = [scale for scale in found["scales"] if scale]
+    assert min(shown) > (0.75 if look.width < 390 else 0.9)
+    assert max(shown) < 1.01
+
+
+def test_names_of_rows_are_repeated_on_a_phone_only(seen):
+    look, found, _ = seen
+    assert set(found["repeated"]) == {look.width < 960}
+
+
+def test_what_is_cut_at_the_right_says_so(seen):
+    look, found, _ = seen
+    assert all(wider is hinted for wider, hinted in found["hints"])
+    assert any(wider for wider, _ in found["hints"]) is (look.width < 960)
 
 
 def test_text_stands_off_from_the_page_in_light_and_dark(seen):

@@ -68,6 +68,7 @@ def interrupted_once():
         (["a", "nowhere"], "nowhere is not the folder of a run"),
         (["a", "--out", "a"], "--out must name a file, got the folder a. For example: --out a/report.html"),
         (["a", "--out", "file/report.html"], "Cannot write to file: "),
+        (["a", "--out", 250 * "x"], "xxx: File name too long. Choose another --out."),  # before any work is done
         (["a", "--device", "quantum"], "runtime.device must be auto, cpu, cuda or cuda:N, got 'quantum'."),
     ],
 )

@@ -70,7 +70,7 @@ def test_names_tell_what_differs_and_nothing_else(tmp_path):
     labels = write_folder(tmp_path / "d", data__labels=100)
     assert named(plain, labels) == ["fixmatch, 40 labels, fold 0", "fixmatch, 100 labels, fold 0"]
     ablation = write_folder(tmp_path / "e", method="aggmatch", method__refine=False)
-    assert named(plain, other, ablation) == ["fixmatch fold 0", "aggmatch fold 0", "aggmatch, refine False, fold 0"]
+    assert named(plain, other, ablation) == ["fixmatch fold 0", "aggmatch fold 0", "aggmatch, refine false, fold 0"]
     assert named(plain, ablation) == ["fixmatch fold 0", "aggmatch fold 0"]
     both = [write_folder(tmp_path / str(tau), method__threshold=tau) for tau in (0.8, 0.9)]
     assert named(*both) == ["fixmatch, threshold 0.8, fold 0", "fixmatch, threshold 0.9, fold 0"]

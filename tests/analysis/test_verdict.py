@@ -5,7 +5,7 @@ from scipy.stats import binomtest
 from tests.analysis.folders import line, write_folder
 
 from aggmatch.analysis.runs import RunRecord, read_runs
-from aggmatch.analysis.verdict import standing, verdict, verdict_of_several, wilson
+from aggmatch.analysis.verdict import pairs, standing, verdict, verdict_of_several, wilson
 from aggmatch.errors import AggMatchError
 
 
@@ -19,7 +19,7 @@ def test_a_finished_run_is_told_by_its_summary(tmp_path):
     summary = {"accuracy": 348 / 3.6, "pseudo_precision": 0.9623, "pseudo_coverage": 0.99}
     (run,) = read_runs([write_folder(tmp_path / "a", [line(1000, accuracy_average=12.0)], summary)])
     assert verdict(run) == (
-        "fixmatch learnt digits from 40 labels: after step 1,000 its averaged network is right on 96.7 % of 360 test "
+        "fixmatch learnt digits from 40 labels: after step 1,000 its averaged network is right on 96.67 % of 360 test "
         "images (95 % interval 94.3 to 98.1 %). At the end, 96.2 % of the pseudo labels it learnt from were right."
     )
 
@@ -43,11 +43,11 @@ def test_an_unfinished_run_is_told_by_its_log(tmp_path):
     (run,) = read_runs([write_folder(tmp_path / "a", log)])
     assert verdict(run) == (
         "fixmatch is learning digits from 40 labels, at step 220 of 1,000: after step 200 its averaged network is "
-        "right on 70.0 % of 360 test images (95 % interval 65.1 to 74.5 %). At present, 50.0 % of the pseudo labels it "
-        "learns from are right."
+        "right on 70.00 % of 360 test images (95 % interval 65.1 to 74.5 %). At present, 50.0 % of the pseudo labels "
+        "it learns from are right."
     )
     now = standing(run)
-    assert (now.median, now.seconds, now.coverage) == (60.0, 22.0, 30.0)
+    assert (now.median, now.evaluations, now.seconds, now.coverage) == (60.0, 2, 22.0, 30.0)
 
 
 def test_a_run_that_has_logged_nothing_is_told_too(tmp_path):
@@ -68,7 +68,7 @@ def test_without_the_data_set_there_is_no_interval(tmp_path, monkeypatch):
     (run,) = read_runs([write_folder(tmp_path / "a", [], {})])
     monkeypatch.setattr(RunRecord, "data", missing)
     assert standing(run).interval is None
-    assert verdict(run).endswith("its averaged network is right on 90.0 % of the test images.")
+    assert verdict(run).endswith("its averaged network is right on 90.00 % of the test images.")
 
 
 def missing(_: RunRecord) -> NoReturn:
@@ -82,7 +82,8 @@ def test_several_runs_are_ranked_with_mean_and_deviation(tmp_path):
     ]
     runs = read_runs(paths)
     assert verdict_of_several(runs) == (
-        "On digits, 40 labels, fixmatch is right on 92.0 ± 2.8 % (2 runs) of 360 test images, supervised on 80.0 %."
+        "On digits, 40 labels, fixmatch is right on 92.00 ± 2.83 % (2 runs) of 360 test images, supervised on 80.00 %. "
+        "Some are single runs: with other labels or another seed they may rank otherwise."
     )
     assert verdict_of_several(runs[:2]).endswith(
         "One run each: with other labels or another seed they may rank otherwise."
@@ -92,6 +93,58 @@ def test_several_runs_are_ranked_with_mean_and_deviation(tmp_path):
 def test_conditions_are_not_ranked_against_each_other(tmp_path):
     paths = [write_folder(tmp_path / "a", [], {}), write_folder(tmp_path / "b", [line(20)], data__labels=20)]
     assert verdict_of_several(read_runs(paths)) == (
-        "On digits, 40 labels, fixmatch is right on 90.0 % of 360 test images. "
+        "On digits, 40 labels, fixmatch is right on 90.00 % of 360 test images. "
         "On digits, 20 labels, nothing has been measured yet."
     )
+
+
+def test_the_median_is_of_twenty_evaluations_at_most(tmp_path):
+    log = [line(step, accuracy_average=50.0, accuracy_online=50.0) for step in range(1, 24)]
+    (few, many) = read_runs([write_folder(tmp_path / str(count), log[:count], {}) for count in (3, 23)])
+    assert (standing(few).evaluations, standing(many).evaluations) == (3, 20)
+
+
+def named_pairs(folder, *runs: tuple[str, int, float, float]) -> list[tuple[str, str]]:
+    """Folders of the pairs among runs of a method on a fold with noise and of an accuracy."""
+    paths = [
+        write_folder(
+            folder / f"{method}-{fold}-{accuracy:g}",
+            [],
+            {"accuracy": accuracy},
+            method=method,
+            data__fold=fold,
+            data__noise="asymmetric" if noise else "none",
+            data__noise_rate=noise,
+            train__seed=number,
+        )
+        for number, (method, fold, noise, accuracy) in enumerate(runs)
+    ]
+    return [(first.path.name, second.path.name) for first, second in pairs(read_runs(paths))]
+
+
+def test_only_runs_on_the_same_labels_are_paired(tmp_path):
+    assert named_pairs(
+        tmp_path,
+        ("aggmatch", 1, 0.0, 99.0),
+        ("aggmatch", 0, 0.0, 97.0),
+        ("fixmatch", 0, 0.0, 94.0),
+        ("fixmatch", 0, 0.5, 55.0),
+        ("aggmatch", 0, 0.5, 70.0),
+    ) == [("aggmatch-0-97", "fixmatch-0-94"), ("aggmatch-0-70", "fixmatch-0-55")]
+
+
+def test_of_each_kind_the_highest_is_paired_whatever_the_order(tmp_path):
+    runs = [("fixmatch", 0, 0.0, 80.0), ("fixmatch", 0, 0.0, 85.0), ("supervised", 0, 0.0, 90.0)]
+    assert named_pairs(tmp_path / "a", *runs) == [("supervised-0-90", "fixmatch-0-85")]
+    assert named_pairs(tmp_path / "b", *reversed(runs)) == [("supervised-0-90", "fixmatch-0-85")]
+
+
+def test_of_draws_with_as_many_kinds_the_one_with_the_highest_accuracy_is_paired(tmp_path):
+    runs = [(method, fold, 0.0, 80.0 + fold) for fold in range(3) for method in ("fixmatch", "supervised")]
+    assert [first.split("-")[1] for first, _ in named_pairs(tmp_path, *runs)] == ["2"]
+
+
+def test_runs_without_a_rival_or_a_result_are_not_paired(tmp_path):
+    assert named_pairs(tmp_path, ("fixmatch", 0, 0.0, 80.0), ("supervised", 1, 0.0, 90.0)) == []
+    paths = [write_folder(tmp_path / "open", []), write_folder(tmp_path / "done", [], {}, method="supervised")]
+    assert list(pairs(read_runs(paths))) == []

@@ -2,6 +2,7 @@
 
 import json
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,11 +43,15 @@ def tiny() -> PaperTable:
 
 @pytest.fixture
 def plan(tiny: PaperTable, tmp_path: Path):
-    """Plans runs of the tiny table, or of another one, in the test's folder."""
+    """Plans runs of the tiny table, or of another one, in the test's folder, as if these asked for quick runs."""
 
     def make(table: PaperTable = tiny, folds: int | None = None, **changes: object) -> Plan:
-        values = QUICK | {key.replace("__", "."): value for key, value in changes.items()}
-        return reproduce.plan(table, [Layer("the test", values)], tmp_path / "runs", folds)
+        layers = [Layer("the test", {key.replace("__", "."): value for key, value in changes.items()})]
+        made, quick = (
+            reproduce.plan(table, [Layer("quick", QUICK), *more], tmp_path / "runs", folds) for more in (layers, [])
+        )
+        cells = zip(made.cells, quick.cells, strict=True)
+        return Plan(table, tuple(replace(own, protocol=asked.runs[0].settings) for own, asked in cells))
 
     return make
 

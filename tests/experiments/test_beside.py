@@ -39,12 +39,13 @@ def test_ours_stand_above_the_papers_figures_and_a_dash_where_there_is_none(fill
     assert list(table.columns) == ["method", "", "10 labels", "20 labels"]
     assert rows(table) == [
         ["Labels only", "ours", f"62.50 ± {spread:.2f}", None],
+        ["", "median", f"62.50 ± {spread:.2f}", None],
         ["", "paper", "60.00 ± 1.50", None],
         ["FixMatch", "ours", None, None],
         ["", "paper", "70.00", "71.50 ± 2.00"],
     ]
     assert "The protocol is 2 folds of 4 steps." in table.notes
-    assert any("average network" in note and "a CPU" in note for note in table.notes)
+    assert "Ours: average network after the last step, sample deviation; a CPU." in table.notes
 
 
 def test_a_table_without_any_run_is_all_dashes(filled):
@@ -70,9 +71,39 @@ def test_unfinished_runs_show_their_last_evaluation_and_say_so(filled):
     figures = {("supervised", 10, 0): (61.0, 3), ("fixmatch", 20, 0): (50.0,)}
     table = filled(figures).grid()
     assert rows(table)[0][2] == "61.00 †"
-    assert rows(table)[2][3] == "50.00 ‡"
+    assert rows(table)[3][3] == "50.00 ‡"
     assert "† 1 fold unfinished after 3 of 4 steps" in table.notes
     assert "‡ 1 fold of 4 steps" in table.notes
+    assert any("after the last step, of unfinished runs at their last evaluation, " in note for note in table.notes)
+
+
+def test_where_no_run_is_finished_nothing_is_said_of_a_last_step(filled):
+    notes = filled({("supervised", 10, 0): (61.0, 3)}).grid().notes
+    assert "Ours: average network at the last evaluation of unfinished runs, sample deviation." in notes
+
+
+def test_settings_that_are_not_the_tables_are_marked_and_named_everywhere(filled):
+    figures = {("supervised", 10, fold): (61.0,) for fold in (0, 1)}
+    result = filled(figures, optim__lr=0.5, train__seed=3)
+    note = "† 2 folds of 4 steps; optim.lr is 0.5, not 0.03; train.seed is 3, not 0"
+    for table in (result.grid(), result.listing()):
+        assert "61.00 ± 0.00 †" in table.markdown()
+        assert note in table.notes
+    assert result.long_row(result.table.cells[0])[-1] == "optim.lr is 0.5, not 0.03; train.seed is 3, not 0"
+
+
+def test_the_median_is_that_of_the_last_twenty_evaluations(plan, pretend):
+    made = plan()
+    for run, first in zip(made.runs[:2], (0.0, 10.0), strict=True):
+        pretend(run, 61.0)
+        points = [{"step": n, "accuracy_average": first + n, "accuracy_online": 0.0} for n in range(1, 26)]
+        run.folder.metrics.write_text("".join(json.dumps(point) + "\n" for point in points))
+    result = fill(made, collect(made.runs), any_length=False)
+    median = statistics.median(range(6, 26)) + 5
+    assert rows(result.grid())[1][1:3] == ["median", f"{median:.2f} ± {statistics.stdev([0, 10]):.2f}"]
+    assert "Median: of the last 20 evaluations of each run." in result.grid().notes
+    assert json.loads(result.long().json())[0]["median"] == median
+    assert json.loads(result.long().json())[0]["evaluations"] == 20
 
 
 def test_an_unfinished_fold_is_never_averaged_with_a_finished_one(filled):
@@ -111,16 +142,44 @@ def test_a_run_of_other_settings_stays_out_and_the_setting_is_named(plan, preten
     pretend(other.runs[0], 61.0)
     results = collect(other.runs)
     assert fill(plan(), results, any_length=True).ours == {}
-    (sentence,) = say_left_out(plan(), results)
-    assert sentence == "Left out: supervised on digits, 10 labels, fold 0, because optim.lr is 0.5, not 0.03."
-    assert say_left_out(other, results) == []
+    assert left_out(plan(), results) == [
+        "Left out, because optim.lr is 0.5, not 0.03: supervised on digits, 10 labels, fold 0, 4 steps."
+    ]
+    assert left_out(other, results) == []
 
 
-def test_a_result_of_another_cell_is_no_news(plan, pretend, tiny):
-    made = plan()
-    pretend(made.runs[-1], 61.0)
-    results = collect(made.runs)
-    assert say_left_out(plan(replace(tiny, cells=tiny.cells[:1])), results) == []
+def left_out(made, results, any_length=True):
+    return say_left_out(made, results, fill(made, results, any_length=any_length), any_length=any_length)
+
+
+def test_the_reason_is_given_for_every_result_that_has_no_place(plan, pretend, tiny):
+    short, long, more = plan(train__steps=3), plan(), plan(folds=4)
+    for run in (short.runs[0], long.runs[0], long.runs[-1], more.runs[2], more.runs[3]):
+        pretend(run, 61.0)
+    results = collect([short.runs[0], long.runs[0], long.runs[-1], *more.runs[2:4]])
+    narrowed = plan(replace(tiny, cells=tiny.cells[:1]))
+    elsewhere = "Left out, because no cell asks for such a run: fixmatch on digits, 20 labels, fold 1, 4 steps."
+    folds = (
+        "Left out, because only 2 folds from 0 on are asked for: supervised on digits, 10 labels, fold 2, 4 steps; "
+        "supervised on digits, 10 labels, fold 3, 4 steps."
+    )
+    shorter = "supervised on digits, 10 labels, fold 0, 3 steps."
+    went_further = f"Left out, because others of its cell went further: {shorter}"
+    assert left_out(narrowed, results) == [went_further, elsewhere, folds]
+    other_length = f"Left out, because train.steps is 3, not 4: {shorter}"
+    assert left_out(narrowed, results, any_length=False) == [other_length, elsewhere, folds]
+    (unevaluated,) = left_out(long, [replace(results[1], result=None, curve=[])])
+    assert unevaluated.startswith("Left out, because it was not evaluated yet: ")
+
+
+def test_of_many_results_left_out_for_one_reason_a_few_are_named(plan, pretend):
+    made = plan(optim__lr=0.5)
+    for run in made.runs[:6]:
+        pretend(run, 61.0)
+    sentences = left_out(plan(), collect(made.runs))
+    assert len(sentences) == 1
+    assert sentences[0].count(" on digits, ") == 3
+    assert sentences[0].endswith("; 3 more.")
 
 
 def test_a_result_that_this_version_cannot_run_is_no_figure(plan, pretend):
@@ -129,7 +188,7 @@ def test_a_result_that_this_version_cannot_run_is_no_figure(plan, pretend):
     (result,) = collect(made.runs)
     unknown = replace(result, configuration={**result.configuration, "method": {"name": "nonsense"}})
     assert fill(made, [unknown], any_length=True).ours == {}
-    assert say_left_out(made, [unknown]) == []
+    assert left_out(made, [unknown]) == ["Left out, because this version cannot run it: a stored run."]
 
 
 def test_a_result_from_before_a_setting_existed_has_it_at_its_default(plan, pretend):
@@ -142,15 +201,19 @@ def test_a_result_from_before_a_setting_existed_has_it_at_its_default(plan, pret
 
 
 def test_a_table_by_class_takes_class_accuracies_of_one_run(plan, pretend):
-    row = {"FixMatch": (on("digits", 10, "fixmatch"), "1.0 2.0 3.0")}
+    row = {"FixMatch": (on("digits", 10, "fixmatch"), "1.0 2.25 3")}
     table = PaperTable("classes", "", by_class(("3", "7"), row), folds=1, steps=4)
     made = plan(table)
     assert len(made.runs) == 1
     pretend(made.runs[0], 61.0)
     result = fill(made, collect(made.runs), any_length=False)
     assert list(result.grid().columns) == ["method", "", "3", "7", "all"]
-    assert rows(result.grid())[0] == ["FixMatch", "ours", "64.00", "68.00", "61.00"]
-    assert result.used == 1
+    assert rows(result.grid()) == [
+        ["FixMatch", "ours", "64.0", "68.00", "61"],
+        ["", "median", None, None, "61"],
+        ["", "paper", "1.0", "2.25", "3"],
+    ]
+    assert len(result.used) == 1
 
 
 def test_an_unfinished_run_has_no_class_accuracies_yet(plan, pretend):
@@ -164,13 +227,13 @@ def test_a_terminal_gets_the_grid_if_it_fits_and_a_line_a_cell_if_not(filled):
     result = filled({("supervised", 10, 0): (61.0,), ("supervised", 20, 0): (50.0, 3)})
     assert result.fitting(result.grid().width).columns == result.grid().columns
     narrow = result.fitting(result.grid().width - 1)
-    assert list(narrow.columns) == ["method", "", "paper", "ours", "folds", "steps"]
+    assert list(narrow.columns) == ["method", "data, labels", "ours", "median", "paper"]
     assert rows(narrow)[:3] == [
-        ["Labels only", "10 labels", "60.00 ± 1.50", "61.00", 1, "4"],
-        ["Labels only", "20 labels", None, "50.00", 1, "3 of 4"],
-        ["FixMatch", "10 labels", "70.00", None, None, None],
+        ["Labels only", "10 labels", "61.00 †", "61.00", "60.00 ± 1.50"],
+        ["Labels only", "20 labels", "50.00 ‡", "50.00", None],
+        ["FixMatch", "10 labels", None, None, "70.00"],
     ]
-    assert not any("†" in note for note in narrow.notes)
+    assert narrow.notes == result.grid().notes
 
 
 def test_many_protocols_get_marks_that_differ(plan, pretend):
@@ -189,6 +252,7 @@ def test_files_hold_the_grid_for_readers_and_the_numbers_for_machines(filled, tm
     markdown, latex, numbers, objects = (path.read_text() for path in paths)
     assert markdown.startswith("tiny: Digits\n\n| method |  | 10 labels | 20 labels |")
     assert r"62.50 $\pm$ 2.12" in latex
+    assert r"\caption{Digits}" in latex
     first, *_ = csv.DictReader(numbers.splitlines())
     assert (first["row"], first["column"], first["n"], first["steps"]) == ("Labels only", "10 labels", "2", "4")
     assert json.loads(objects)[0]["difference"] == pytest.approx(2.5)
@@ -203,6 +267,10 @@ def test_files_hold_the_grid_for_readers_and_the_numbers_for_machines(filled, tm
         "paper mean": 71.5,
         "paper std": 2.0,
         "difference": None,
+        "median": None,
+        "median std": None,
+        "evaluations": None,
+        "departures": None,
     }
 
 

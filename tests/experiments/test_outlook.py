@@ -1,7 +1,21 @@
 from aggmatch.config import Layer
 from aggmatch.experiments import outlook as module
-from aggmatch.experiments.outlook import PART, WHOLE, StepPace, find_paces, kind, measure, outlook
-from aggmatch.training.settings import resolve
+from aggmatch.experiments import reproduce
+from aggmatch.experiments.outlook import (
+    GUESSED,
+    PART,
+    WHOLE,
+    StepPace,
+    estimate,
+    find_paces,
+    kind,
+    measure,
+    outlook,
+    work,
+)
+from aggmatch.experiments.paper import TABLES
+from aggmatch.experiments.reproduce import narrow
+from aggmatch.training.settings import RunSettings, resolve
 
 
 def settings(**changes):
@@ -59,9 +73,51 @@ def test_measuring_can_be_stopped_and_what_was_measured_is_kept(plan, monkeypatc
 
     monkeypatch.setattr(module, "measure", interrupted)
     said: list[str] = []
-    assert len(find_paces(plan().runs, said.append)) == 1
+    runs = plan().runs
+    found = find_paces(runs, said.append)
     assert said[0].startswith("Measuring a step of supervised with small-4 (1 of 2; Ctrl-C")
     assert said[-1] == "Measuring was stopped."
+    assert found[kind(runs[0].settings)] == StepPace(1.0, WHOLE)
+    assert found[kind(runs[-1].settings)].origin == GUESSED
+
+
+def test_without_any_measurement_there_is_no_pace(plan, monkeypatch):
+    def interrupted(settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "measure", interrupted)
+    assert find_paces(plan().runs, quiet) == {}
+
+
+def test_work_grows_with_the_network_the_batch_and_the_views():
+    small = work(settings(data__name="cifar10", method__name="supervised"))
+    assert work(settings(data__name="cifar10", method__name="supervised", train__batch=128)) == 2 * small
+    assert work(settings(data__name="cifar10", method__name="fixmatch")) == (1 + 2 * 7) * small
+    wide = work(settings(data__name="cifar10", method__name="supervised", model__name="wrn-28-8"))
+    assert 15 < wide / small < 17
+
+
+def test_kinds_beyond_the_time_for_measuring_are_guessed_by_their_work(monkeypatch, tmp_path):
+    made = reproduce.plan(narrow(TABLES["main"], {"data.labels": [400]}), [], tmp_path, folds=1)
+    clock = iter(range(0, 1000, 20))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    measured: list[RunSettings] = []
+
+    def remember(settings):
+        measured.append(settings)
+        return StepPace(10.0, WHOLE)
+
+    monkeypatch.setattr(module, "measure", remember)
+    said: list[str] = []
+    paces = find_paces(made.runs, said.append)
+    works = {kind(run.settings): work(run.settings) for run in made.runs}
+    assert len(paces) == len(works) == 9
+    assert works[kind(measured[0])] == min(works.values()), "light ones come first"
+    assert said[-1] == f"{9 - len(measured)} of 9 kinds of runs are guessed from the others."
+    assert 0 < len(measured) < 4
+    heaviest = max(works, key=works.__getitem__)
+    nearest = max(works[kind(own)] for own in measured)
+    assert paces[heaviest] == StepPace(10.0 * works[heaviest] / nearest, GUESSED)
 
 
 def test_a_quick_step_is_measured_whole(plan):
@@ -89,31 +145,42 @@ def test_the_outlook_lists_every_run_with_its_state_and_sums_up(plan, pretend):
     pretend(made.runs[2], 50.0, step=3)
     paces = {
         kind(made.runs[0].settings): StepPace(100.0, "a guess"),
-        kind(made.runs[2].settings): StepPace(7200.0, "a clock"),
+        kind(made.runs[2].settings): StepPace(0.0125, "a clock"),
     }
-    table = outlook(made, paces)
-    assert list(table.columns) == ["data", "labels", "method", "fold", "steps", "state", "about"]
+    table = outlook(made)
+    assert list(table.columns) == ["data", "labels", "method", "fold", "steps", "state"]
     assert [list(row) for row in table.rows] == [
-        ["digits", 10, "supervised", 0, 4, "finished", None],
-        ["digits", 20, "supervised", 0, 4, "missing", "6 min 40 s"],
-        ["digits", 10, "fixmatch", 0, 4, "at step 3", "2 h 0 min"],
-        ["digits", 20, "fixmatch", 0, 4, "missing", "8 h 0 min"],
+        ["digits", 10, "supervised", 0, 4, "finished"],
+        ["digits", 20, "supervised", 0, 4, "missing"],
+        ["digits", 10, "fixmatch", 0, 4, "at step 3"],
+        ["digits", 20, "fixmatch", 0, 4, "missing"],
     ]
-    assert table.notes[0] == "3 of 4 runs to train, 9 steps."
-    assert table.notes[1].startswith("About 10 h one after the other on ")
-    assert list(table.notes[2:]) == ["- a guess (1 run)", "- a clock (2 runs)"]
+    assert table.notes == ["3 of 4 runs to train, 9 steps."]
+    times = estimate(made, paces)
+    assert list(times.columns) == ["method", "model", "data", "runs", "a step", "about"]
+    assert [list(row) for row in times.rows] == [
+        ["supervised", "small-4", "digits", 1, "100.0 s", "6 min 40 s"],
+        ["fixmatch", "small-4", "digits", 2, "12.5 ms", "0 s"],
+    ]
+    assert times.notes[0].startswith("About 6 min 40 s one after the other on ")
+    assert list(times.notes[1:]) == ["- a guess (1 run)", "- a clock (2 runs)"]
 
 
-def test_runs_without_a_pace_are_counted_out(plan):
+def test_what_runs_at_once_gain_is_not_pretended_to_be_known(plan):
     made = plan(folds=1)
-    table = outlook(made, {kind(made.runs[0].settings): StepPace(1.0, "a guess")})
-    assert "2 runs whose step was not measured left out" in table.notes[1]
-    assert "about" not in outlook(made, {}).columns
-    assert outlook(made, {}).notes == ["4 of 4 runs to train, 16 steps."]
+    paces = {kind(run.settings): StepPace(1.0, "a guess") for run in made.runs}
+    assert "How much sooner --at-once 2 ends is not known." in estimate(made, paces, 2).notes[0]
+    assert "at-once" not in estimate(made, paces).notes[0]
+
+
+def test_variants_of_a_method_are_named(tmp_path):
+    made = reproduce.plan(TABLES["components"], [], tmp_path, folds=1)
+    paces = {kind(run.settings): StepPace(1.0, "a guess") for run in made.runs}
+    assert outlook(made).rows[0][4] == estimate(made, paces).rows[0][3] == "confidence off, refine false"
 
 
 def test_nothing_left_is_said_in_one_sentence(plan, pretend):
     made = plan()
     for run in made.runs:
         pretend(run, 50.0)
-    assert outlook(made, {}).notes == ["Nothing is left to train: 8 runs finished."]
+    assert outlook(made).notes == ["Nothing is left to train: 8 runs finished."]

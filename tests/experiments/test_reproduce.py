@@ -69,8 +69,8 @@ def test_a_setting_that_a_method_does_not_have_names_the_row(tmp_path):
 def test_a_variant_says_what_the_names_of_method_and_data_do_not(plan, tmp_path):
     made = reproduce.plan(TABLES["components"], [], tmp_path, folds=1)
     assert [made.variant(run) for run in made.runs][:2] == [
-        "confidence=off refine=false",
-        "confidence=weighting refine=false",
+        "confidence off, refine false",
+        "confidence weighting, refine false",
     ]
     assert plan().variant(plan().runs[0]) == ""
 

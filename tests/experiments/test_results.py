@@ -2,7 +2,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from aggmatch.devices import hardware
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.results import add_results, curve, find_runs, read_results, result_of
 
@@ -40,6 +42,23 @@ def test_an_unfinished_run_has_a_curve_and_no_result(plan, pretend):
     result = result_of(run.path)
     assert (result.steps, result.finished, result.result, result.hardware) == (3, False, None, None)
     assert list(result.curve) == [{"step": 3, "accuracy_average": 50.0, "accuracy_online": 49.0}]
+
+
+def test_an_unfinished_run_says_what_it_was_last_trained_on(plan):
+    run = plan().runs[0]
+
+    def break_off(training, title):
+        next(training.train())
+
+    run.complete(break_off)
+    run.complete(break_off)
+    sessions = [json.loads(line) for line in run.folder.sessions.read_text().splitlines()]
+    assert [session["step"] for session in sessions] == [0, 2]
+    result = result_of(run.path)
+    assert not result.finished
+    assert result.hardware == hardware(torch.device("cpu"))
+    assert result.versions is not None
+    assert result.versions["torch"] == torch.__version__
 
 
 def test_a_run_that_has_only_begun_is_at_step_zero(plan, pretend):

@@ -63,7 +63,13 @@ def test_one_that_is_no_checkpoint_is_damaged_whatever_its_digest_says(tmp_path:
 def test_all_damaged_is_an_error_and_none_at_all_is_not(tmp_path: Path):
     assert load_newest(tmp_path) is None
     save(tmp_path, 1, checkpoint(1)).write_bytes(b"x")
-    with pytest.warns(UserWarning, match="is damaged"), pytest.raises(AggMatchError, match="All 1 checkpoints"):
+    with (
+        pytest.warns(UserWarning, match="is damaged"),
+        pytest.raises(
+            AggMatchError,
+            match=f"All 1 checkpoints in .* are damaged. Remove {tmp_path.parent} and start its run again.",
+        ),
+    ):
         load_newest(tmp_path)
 
 

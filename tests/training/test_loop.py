@@ -292,7 +292,7 @@ def test_a_second_process_is_kept_out(tmp_path: Path):
     run = loop.start(quick(train__steps=6), tmp_path / "run")
     records = run.train()
     next(records)
-    with pytest.raises(AggMatchError, match="Another process is training"):
+    with pytest.raises(AggMatchError, match="Another process is training in .*run. Wait for its end, or stop it."):
         complete(loop.resume(tmp_path / "run", []))
     assert len(list(records)) == 1
 

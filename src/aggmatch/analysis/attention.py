@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aggmatch.aggregation import EMPTY, Similarity, similarity_terms
+from aggmatch.analysis.gaps import Gaps
 from aggmatch.analysis.panel import Panel, heat_map, house_style, name_classes, new_figure, slug
 from aggmatch.analysis.pseudo_labels import deal, evenly, has_queue, pseudo_labels_at
 from aggmatch.analysis.runs import RunRecord, first_folds
@@ -75,9 +76,9 @@ def slot_classes(queue: ClassBalancedQueue, classes: int) -> Tensor:
 
 def panels(runs: Sequence[RunRecord]) -> Iterator[Panel]:
     """Mean attention between classes at every snapshot, of the first run of each kind that has a queue."""
-    for run in first_folds(runs):
-        if run.snapshots and has_queue(run):
-            yield panel(run)
+    gaps = Gaps()
+    yield from gaps.each(panel, [run for run in first_folds(runs) if run.snapshots and has_queue(run)])
+    gaps.tell()
 
 
 def panel(run: RunRecord) -> Panel:

@@ -75,7 +75,7 @@ def weak_classes(run: RunRecord) -> Concern | None:
         return None
     return Concern(
         "Some classes are hardly recognised" if len(weak) > 1 else "A class is hardly recognised",
-        f"{listed([f'{name}: {value:.1f} %' for name, value in weak.items()])}; the mean over classes is {mean:.1f} %.",
+        f"{listed([f'{name}: {value:.1f} %' for name, value in weak.items()])}; the mean over classes is {mean:.2f} %.",
         "The overall accuracy hides this. See below what such images are taken for, check the labels of both classes, "
         "and label a few more images of them.",
     )
@@ -126,7 +126,7 @@ def lagging_average(run: RunRecord) -> Concern | None:
         return None
     return Concern(
         "The averaged network lags behind",
-        f"It is right on {average:.1f} % of the test images, the trained network on {online:.1f} %.",
+        f"It is right on {average:.2f} % of the test images, the trained network on {online:.2f} %.",
         f"The average (optim.average={run.settings.optim.average}) reaches back too far for so few steps: train "
         "longer, or lower optim.average.",
     )

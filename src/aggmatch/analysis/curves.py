@@ -1,30 +1,28 @@
 """What a run's log tells: accuracy, losses, quality of the pseudo labels and fill of the queue over the steps."""
 
 from collections.abc import Iterator, Sequence
+from math import isnan, nan
 from textwrap import fill as wrap
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from aggmatch.analysis.panel import (
-    ACCENT,
-    LINES,
-    MANY,
-    Panel,
-    house_style,
-    legend,
-    method_color,
-    new_figure,
-    shades,
-    slug,
-)
+from aggmatch.analysis.looks import MARKS, Look, looks
+from aggmatch.analysis.panel import ACCENT, FOREGROUND, LINES, MANY, Panel, house_style, legend, new_figure, slug
 from aggmatch.analysis.runs import RunRecord, conditions, first_folds, grouped
 
 Curve = tuple[list[int], list[float]]
+
+MARKED = 6
+"""Marks along a line of a variant, about."""
+WIDE = 10
+"""Losses of which the largest is this many times the smallest are drawn on a logarithmic axis."""
+ROW = 0.8
+"""Height of a row of the queue, of 1 between two rows."""
 
 
 class Quantity(NamedTuple):
@@ -33,11 +31,13 @@ class Quantity(NamedTuple):
     key: str
     title: str
     scale: float = 1.0
+    most: float | None = None
+    """The largest value that is drawn where the quantity is a share; 0 is the smallest."""
 
 
 ACCURACY = (
-    Quantity("accuracy_average", "Averaged network, %"),
-    Quantity("accuracy_online", "Network in training, %"),
+    Quantity("accuracy_average", "Averaged network, %", most=100),
+    Quantity("accuracy_online", "Network in training, %", most=100),
 )
 LOSSES = (
     Quantity("loss", "Loss"),
@@ -45,10 +45,10 @@ LOSSES = (
     Quantity("loss_unlabeled", "Loss, unlabelled images"),
 )
 PSEUDO_LABELS = (
-    Quantity("pseudo_precision", "Precision, %", 100),
-    Quantity("pseudo_recall", "Recall, %", 100),
-    Quantity("pseudo_coverage", "Coverage, %", 100),
-    Quantity("confidence", "Mean confidence"),
+    Quantity("pseudo_precision", "Precision, %", 100, most=100),
+    Quantity("pseudo_recall", "Recall, %", 100, most=100),
+    Quantity("pseudo_coverage", "Coverage, %", 100, most=100),
+    Quantity("confidence", "Mean confidence", most=1),
 )
 
 
@@ -63,11 +63,12 @@ def panels(runs: Sequence[RunRecord]) -> Iterator[Panel]:
             "Pseudo labels in training",
             PSEUDO_LABELS,
             "Pseudo labels of unlabelled images against the truth, which training does not see; each counts with its "
-            "weight in the loss. Precision: share of right ones among them; recall: right ones over all images; "
-            "coverage: mean weight. Confidence is each method's own, before any threshold. Means between log steps.",
+            "weight in the loss. Precision: share of right ones among them, a gap where none counts; recall: right "
+            "ones over all images; coverage: mean weight. Confidence is each method's own, before any threshold. Means "
+            "between log steps.",
         ),
     ):
-        present = [quantity for quantity in quantities if any(curve(run, quantity)[0] for run in runs)]
+        present = [quantity for quantity in quantities if any(count(curve(run, quantity)) for run in runs)]
         if present:
             yield Panel(name, title, f"{words} {described}", draw_curves(runs, present))
     for run in first_folds(runs):
@@ -94,10 +95,19 @@ def describe(runs: Sequence[RunRecord]) -> str:
 
 def curve(run: RunRecord, quantity: Quantity) -> Curve:
     """Steps and values of a quantity where the run has logged it."""
-    logged = [
-        (record["step"], quantity.scale * record[quantity.key]) for record in run.records if quantity.key in record
-    ]
-    return [step for step, _ in logged], [value for _, value in logged]
+    logged = [record for record in run.records if quantity.key in record]
+    return [record["step"] for record in logged], [value_of(record, quantity) for record in logged]
+
+
+def value_of(record: dict[str, Any], quantity: Quantity) -> float:
+    """A logged value as it is drawn: the precision of nothing, which the log has as 0, is no number."""
+    empty = quantity.key == "pseudo_precision" and record.get("pseudo_coverage") == 0
+    return nan if empty else float(quantity.scale * record[quantity.key])
+
+
+def count(drawn: Curve) -> int:
+    """Numbers in a curve."""
+    return sum(not isnan(value) for value in drawn[1])
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
@@ -110,20 +120,39 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
 @house_style()
 def draw_curves(runs: Sequence[RunRecord], quantities: Sequence[Quantity]) -> Figure:
     """One small plot a quantity and condition (data set, labels, noise); one line a run, one colour a method."""
-    parts = conditions(runs)
+    parts, by_run = conditions(runs), looks(runs)
     figure, places = lay_out(list(parts), quantities)
     handles: dict[str, Any] = {}
     for (condition, quantity), axes in places.items():
-        handles |= draw_groups(axes, parts[condition], quantity)
+        handles |= draw_groups(axes, parts[condition], quantity, by_run)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if quantity in LOSSES and all(value > 0 for run in runs for value in curve(run, quantity)[1]):
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
-            axes.yaxis.set_major_formatter("{x:g}")  # the usual one needs mathematical text, which panels do without
-            axes.yaxis.set_minor_formatter("")
-    legend(figure, handles)
+    for (_, quantity), axes in places.items():  # when all is drawn, as axes share their scales
+        if quantity.most:
+            keep_within(axes, quantity.most)
+        else:
+            scale_losses(axes, [value for run in runs for value in curve(run, quantity)[1]])
+    legend(figure, {name: handles[name] for part in parts.values() for name in grouped(part) if name in handles})
     return figure
+
+
+def keep_within(axes: Axes, most: float) -> None:
+    """End the vertical axis at 0 and at the most that a share can be, and let it be a hundredth of that at least."""
+    low, high = np.clip(axes.get_ylim(), 0, most)
+    high = min(max(high, low + most / 100), most)
+    axes.set_ylim(min(low, high - most / 100), high)
+
+
+def scale_losses(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic axis for losses that spread widely; otherwise one that does not go below 0 if no loss does."""
+    least, largest = min(values), max(values)
+    if least > 0 and largest >= WIDE * least:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+        axes.yaxis.set_major_formatter("{x:g}")  # the usual one needs mathematical text, which panels do without
+        axes.yaxis.set_minor_formatter("")
+    elif least >= 0:
+        axes.set_ylim(bottom=max(axes.get_ylim()[0], 0))
 
 
 def lay_out(
@@ -159,23 +188,26 @@ def lay_out(
     return figure, places
 
 
-def draw_groups(axes: Axes, runs: Sequence[RunRecord], quantity: Quantity) -> dict[str, Any]:
+def draw_groups(
+    axes: Axes, runs: Sequence[RunRecord], quantity: Quantity, by_run: dict[RunRecord, Look]
+) -> dict[str, Any]:
     """The lines of a quantity; returns a handle for the legend for each group of runs."""
     handles = {}
-    seen: dict[str, int] = {}
     for name, group in grouped(runs).items():
-        method = group[0].method
-        line = LINES[seen.get(method, 0) % len(LINES)]
-        seen[method] = seen.get(method, 0) + 1
-        curves = [found for run in group if (found := curve(run, quantity))[0]]
+        curves = [found for run in group if count(found := curve(run, quantity))]
         if not curves:
             continue
-        mark = "o" if len(curves[0][0]) == 1 else ""  # a single value has no line
-        look: dict[str, Any] = {"color": method_color(method), "linestyle": line, "marker": mark, "markersize": 4}
+        color, line, mark = by_run[group[0]]
+        style: dict[str, Any] = {"color": color, "linestyle": line, "clip_on": False, "zorder": 3}
         if len(curves) > 1:
             for steps, values in curves:
-                axes.plot(steps, values, **look, linewidth=0.7, alpha=0.65)
-        (handles[name],) = axes.plot(*mean_curve(curves), **look)
+                axes.plot(steps, values, **style, linewidth=0.7, alpha=0.65)
+        mean = mean_curve(curves)
+        if count(mean) == 1 or line != LINES[0]:  # a single value has no line, and variants are told apart by marks
+            inside = color if mark == MARKS[0] else "none"  # so that marks on one place are seen both
+            style |= {"marker": mark, "markersize": 5, "markerfacecolor": inside}
+            style |= {"markevery": max(len(mean[0]) // MARKED, 1)}
+        (handles[name],) = axes.plot(*mean, **style)
     return handles
 
 
@@ -192,14 +224,34 @@ def queue_fill(run: RunRecord) -> tuple[list[int], NDArray[np.int64]] | None:
 
 def queue_panel(run: RunRecord, steps: list[int], fill: NDArray[np.int64]) -> Panel:
     """Fill of the queue, class by class."""
-    slots = int(run.settings.to_dict()["method"]["slots"])
+    slots = ring_slots(run, len(fill))
     room = f"of {slots:,} for each class" if len(fill) > 1 else "in one ring for all classes"
+    most = slots or max(int(fill.max()), 1)
     return Panel(
         f"queue-{slug(run.name)}",
         f"Queue, {run.name}",
-        f"Filled slots of the queue at each log step, {room}; the last count is on the right. {run.describe()}.",
-        draw_queue(steps, fill, ring_names(run, len(fill)), max(slots, int(fill.max()))),
+        f"Filled slots of the queue, {room}, as the height of an area in its row. The queue starts empty; log steps "
+        f"from {steps[0]:,} on are spaced logarithmically. The last count is on the right"
+        f"{f'; {full(steps, fill, slots)}' if slots else ''}. {run.describe()}.",
+        draw_queue(steps, fill / most, [f"{count:,}" for count in fill[:, -1]], ring_names(run, len(fill))),
     )
+
+
+def ring_slots(run: RunRecord, rings: int) -> int | None:
+    """Slots of a ring; None where one ring has those of all classes and the run's folder does not tell how many."""
+    slots = int(run.settings.to_dict()["method"]["slots"])
+    if rings > 1:
+        return slots
+    return slots * len(run.summary["class_accuracy"]) if run.summary else None
+
+
+def full(steps: list[int], fill: NDArray[np.int64], slots: int) -> str:
+    """By which log step every ring was full, or how many are not."""
+    rest = int((fill[:, -1] < slots).sum())
+    if rest:
+        return f"{rest} of {len(fill)} not full"
+    since = max(steps[int((row >= slots).argmax())] for row in fill)
+    return f"all full at step {since:,}"
 
 
 def ring_names(run: RunRecord, rings: int) -> list[str]:
@@ -210,23 +262,33 @@ def ring_names(run: RunRecord, rings: int) -> list[str]:
 
 
 @house_style()
-def draw_queue(steps: list[int], fill: NDArray[np.int64], names: list[str], highest: int) -> Figure:
-    """A row of shades for each class."""
+def draw_queue(steps: list[int], share: NDArray[np.float64], counts: list[str], names: list[str]) -> Figure:
+    """A row for each class, in which an area as high as its share rises."""
     rings = len(names)
-    figure = new_figure(6.4, 0.8 + min(0.2 * rings, 4))
+    figure = new_figure(6.4, 0.8 + min(0.24 * rings, 4))
     axes = figure.subplots()
-    for ring in range(rings):
-        edges = np.array([0, *steps]), np.array([ring - 0.38, ring + 0.38])
-        axes.pcolormesh(*edges, fill[ring : ring + 1], cmap=shades(ACCENT), vmin=0, vmax=highest, rasterized=True)
+    for ring, row in enumerate(share):
+        bottom = ring + ROW / 2
+        axes.axhspan(bottom, bottom - ROW, color=FOREGROUND, alpha=0.06, linewidth=0)
+        top = bottom - ROW * np.array([0, *row])
+        axes.fill_between([0, *steps], bottom, top, color=ACCENT, alpha=0.55, linewidth=0)
+        axes.plot([0, *steps], top, color=ACCENT, linewidth=1 if rings <= MANY else 0.5)
     axes.grid(visible=False)
-    axes.invert_yaxis()
-    axes.set(xlabel="step")
+    axes.set_xscale("symlog", linthresh=steps[0])
+    axes.set_xticks(decades(steps[0], steps[-1]))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set(xlabel="step", xlim=(0, steps[-1]), ylim=(rings - 0.5, -0.5))
     if rings <= MANY:
         axes.set_yticks(range(rings), names)
-        for ring, count in enumerate(fill[:, -1]):
-            axes.annotate(
-                f"{count:,}", (1, ring), (5, 0), ("axes fraction", "data"), "offset points", va="center", size=8
-            )
+        for ring, count in enumerate(counts):
+            axes.annotate(count, (1, ring), (5, 0), ("axes fraction", "data"), "offset points", va="center", size=8)
     else:
         axes.set(yticks=[], ylabel=f"{rings} classes")
     return figure
+
+
+def decades(first: int, last: int) -> list[int]:
+    """0, the first and the last step, and the powers of ten between that stand off from both."""
+    powers = [10**power for power in range(12)]
+    return sorted({0, first, *(power for power in powers if 2 * first < power < last / 2), last})

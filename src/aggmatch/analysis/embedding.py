@@ -11,7 +11,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from aggmatch.analysis.panel import FOREGROUND, MANY, Panel, class_color, house_style, legend, new_figure, slug
+from aggmatch.analysis.gaps import Gaps
+from aggmatch.analysis.panel import (
+    CLASS_COLORS,
+    FOREGROUND,
+    MANY,
+    Panel,
+    class_color,
+    house_style,
+    legend,
+    new_figure,
+    slug,
+)
 from aggmatch.analysis.pseudo_labels import evenly, look
 from aggmatch.analysis.runs import RunRecord, first_folds
 from aggmatch.data import DataSet
@@ -24,15 +35,17 @@ LABELED = 200
 """Most labelled images shown."""
 PERPLEXITY = 30.0
 SEED = 0
+MARKS = "o^"
+"""Marks of the classes of one colour."""
 
 Points = NDArray[np.float32]
 
 
 def panels(runs: Sequence[RunRecord]) -> Iterator[Panel]:
     """The feature space of the first run of each kind that has snapshots."""
-    for run in first_folds(runs):
-        if run.snapshots:
-            yield panel(run)
+    gaps = Gaps()
+    yield from gaps.each(panel, [run for run in first_folds(runs) if run.snapshots])
+    gaps.tell()
 
 
 def panel(run: RunRecord) -> Panel:
@@ -70,43 +83,36 @@ def tsne(feature: Points, start: Points | None = None) -> Points:
     return points
 
 
-def name_groups(axes: Axes, points: Points, truth: NDArray[np.int64], classes: Sequence[str]) -> None:
-    """Names of the classes that keep together, each beside the middle of its points, away from the centre of all."""
-    middles = {int(number): np.median(points[truth == number], axis=0) for number in np.unique(truth)}
-    for number in together(points, truth, middles):
-        away = middles[number] - points.mean(0)
-        place = 16 * away / max(float(np.linalg.norm(away)), 1e-12)
-        look: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold", "color": class_color(number)}
-        axes.annotate(classes[number], middles[number], place, textcoords="offset points", zorder=4, **look)
-
-
-def together(points: Points, truth: NDArray[np.int64], middles: dict[int, Points]) -> list[int]:
-    """Classes most of whose points are nearer to their own middle than to that of any other class."""
-    distances = np.linalg.norm(points[:, None] - np.stack(list(middles.values())), axis=2)
-    nearest = np.array(list(middles))[distances.argmin(1)]
-    return [number for number in middles if (nearest[truth == number] == number).mean() > 0.5]
-
-
 @house_style()
 def draw(layouts: dict[int, Points], truth: NDArray[np.int64], given: NDArray[np.int64], data: DataSet) -> Figure:
     """Maps side by side."""
     figure = new_figure(3 * len(layouts), 3.1)
     for axes, (step, points) in zip(figure.subplots(1, len(layouts), squeeze=False)[0], layouts.items(), strict=True):
         test, labeled = points[: len(truth)], points[len(truth) :]
-        axes.scatter(*test.T, s=7, c=colors(truth), linewidth=0, alpha=0.75, rasterized=True)
-        axes.scatter(*labeled.T, s=15, c=colors(given), edgecolor=FOREGROUND, linewidth=0.9, zorder=3)
-        if len(data.classes) <= MANY:
-            name_groups(axes, test, truth, data.classes)
+        scatter(axes, test, truth, s=7, linewidth=0, alpha=0.75, rasterized=True)
+        scatter(axes, labeled, given, s=15, edgecolor=FOREGROUND, linewidth=0.9, zorder=3)
         axes.set(xticks=[], yticks=[], title=f"step {step:,}")
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.1)
         axes.spines[:].set(visible=True, alpha=0.3)
-    if len(data.classes) <= MANY:  # a key too, for classes that lie in each other
-        dot: dict[str, Any] = {"marker": "o", "linewidth": 0, "markersize": 5}
-        legend(figure, {name: Line2D([], [], color=class_color(k), **dot) for k, name in enumerate(data.classes)})
+    if len(data.classes) <= MANY:
+        dots = {
+            name: Line2D([], [], color=class_color(number), marker=mark(number), linewidth=0, markersize=5)
+            for number, name in enumerate(data.classes)
+        }
+        legend(figure, dots)
     return figure
 
 
-def colors(numbers: NDArray[np.int64]) -> list[str]:
-    """The colours of classes."""
-    return [class_color(number) for number in numbers]
+def scatter(axes: Axes, points: Points, numbers: NDArray[np.int64], **look: Any) -> None:
+    """Points with the colours and marks of their classes."""
+    marks = np.array([mark(number) for number in numbers])
+    for shape in dict.fromkeys(marks):
+        chosen = marks == shape
+        colors = [class_color(number) for number in numbers[chosen]]
+        axes.scatter(points[chosen, 0], points[chosen, 1], c=colors, marker=shape, **look)
+
+
+def mark(number: int) -> str:
+    """The mark of a class: another one where colours repeat."""
+    return MARKS[number // len(CLASS_COLORS) % len(MARKS)]

@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 
 from aggmatch.aggregation import EMPTY
 from aggmatch.analysis.attention import attention, similarity
+from aggmatch.analysis.gaps import Gaps
 from aggmatch.analysis.labels import changes_of, draw_distribution, most_changed, shown_classes
 from aggmatch.analysis.panel import FOREGROUND, RIGHT, WRONG, Panel, house_style, new_figure, picture, slug
 from aggmatch.analysis.pseudo_labels import deal, has_queue, look, pseudo_labels_at
-from aggmatch.analysis.runs import RunRecord, first_folds, snapshot_step
-from aggmatch.data import DataSet
+from aggmatch.analysis.runs import RunRecord, first_folds, no_snapshots, snapshot_step
+from aggmatch.data import DataSet, Split
 from aggmatch.data.images import UNKNOWN
 from aggmatch.errors import AggMatchError
 from aggmatch.inference import Snapshot
 from aggmatch.methods.aggmatch import AggMatch
-from aggmatch.tables import Table
+from aggmatch.tables import Table, plural
 
 TOP = 8
 """Entries shown."""
@@ -43,6 +44,8 @@ class Entry:
     """p_l, the class distribution it holds, (Y,)."""
     given: bool
     """Whether its image carries a given label."""
+    given_label: int
+    """That label, right or wrong; −1 if there is none or it is not known."""
     source: int
     """The training image it came from; −1 if that is not known."""
 
@@ -74,6 +77,8 @@ class Explanation:
     """a, share of the subsets that vote for each class, (Y,)."""
     subsets: int
     """Number of subsets that voted."""
+    dealt: int
+    """Number of subsets; those that got no entry do not vote."""
     confidence: float
     """c̄."""
     entries: list[Entry]
@@ -83,7 +88,9 @@ class Explanation:
 
 
 @torch.no_grad()
-def explain(snapshot: Snapshot, data: DataSet, indices: Sequence[int], top: int = TOP) -> list[Explanation]:
+def explain(
+    snapshot: Snapshot, data: DataSet, split: Split, indices: Sequence[int], top: int = TOP
+) -> list[Explanation]:
     """Explain the pseudo labels of the training images at `indices` by the queue of a snapshot."""
     method: AggMatch = snapshot.method  # type: ignore[assignment]
     queue = method.queue
@@ -95,6 +102,7 @@ def explain(snapshot: Snapshot, data: DataSet, indices: Sequence[int], top: int 
     share_BQ = attention(terms.total, memory.slot, method.config.similarity_temperature)
     filled = int(queue.fill.sum())
     top_BK = share_BQ.topk(min(top, filled)).indices
+    labels = dict(zip(split.labeled.tolist(), split.labels.tolist(), strict=True))
     return [
         Explanation(
             step=snapshot.step,
@@ -104,6 +112,7 @@ def explain(snapshot: Snapshot, data: DataSet, indices: Sequence[int], top: int 
             refined=aggregated.probs[row].cpu().numpy(),
             vote=aggregated.vote[row].cpu().numpy(),
             subsets=int((memory.slot != EMPTY).any(1).sum()),
+            dealt=len(memory.slot),
             confidence=float(aggregated.confidence[row]),
             entries=[
                 Entry(
@@ -112,6 +121,7 @@ def explain(snapshot: Snapshot, data: DataSet, indices: Sequence[int], top: int 
                     class_term=float(terms.classes[row, slot]),
                     probs=queue.probs[slot].float().cpu().numpy(),
                     given=bool(queue.given[slot]),
+                    given_label=labels.get(int(queue.source[slot]), UNKNOWN) if queue.given[slot] else UNKNOWN,
                     source=int(queue.source[slot]),
                 )
                 for slot in top_BK[row].tolist()
@@ -133,13 +143,13 @@ def explain_run(
     for index in indices:
         if not 0 <= index < len(data.train):
             raise AggMatchError(f"{data.name} has training images 0 to {len(data.train) - 1}, got {index}.")
-    return explain(snapshot, data, indices, top)
+    return explain(snapshot, data, run.split(), indices, top)
 
 
 def choose_snapshot(run: RunRecord, step: int | None) -> Path:
     """The snapshot of a step, or the last one."""
     if not run.snapshots:
-        raise AggMatchError(f"{run.path} has no snapshots yet. They are kept as training passes runtime.snapshots.")
+        raise AggMatchError(f"{run.path} {no_snapshots(run)}: only a run with snapshots can be explained.")
     by_step = {snapshot_step(path): path for path in run.snapshots}
     if step is None:
         return run.snapshots[-1]
@@ -157,9 +167,16 @@ def heading(why: Explanation, classes: Sequence[str]) -> str:
     own, refined = int(why.own.argmax()), int(why.refined.argmax())
     return (
         f"Image {why.index}, {truth}: own prediction {classes[own]} ({why.own[own]:.2f}), "
-        f"refined {classes[refined]} ({why.refined[refined]:.2f}); votes {votes(why, classes)}, "
+        f"refined {classes[refined]} ({why.refined[refined]:.2f}); votes of {voters(why)}: {votes(why, classes)}; "
         f"consensus {why.confidence:.2f}"
     )
+
+
+def voters(why: Explanation) -> str:
+    """How many subsets voted."""
+    if why.subsets == why.dealt:
+        return plural(why.dealt, "subset")
+    return f"{why.subsets} of {plural(why.dealt, 'subset')}, the others being empty"
 
 
 def votes(why: Explanation, classes: Sequence[str]) -> str:
@@ -174,18 +191,28 @@ def table(why: Explanation, data: DataSet) -> Table:
     columns = ["share %", "cosine", "class term", "sum", "holds", "p", "image", "true class"]
     rows = []
     for entry in why.entries:
-        terms = [entry.feature_term, entry.class_term, entry.similarity]
+        terms = [three_digits(term) for term in (entry.feature_term, entry.class_term, entry.similarity)]
         held = [data.classes[entry.label], float(entry.probs[entry.label])]
-        rows.append([100 * entry.share, *terms, *held, origin(entry, why), true_class(entry, data)])
+        rows.append([100 * entry.share, *terms, *held, origin(entry, why, data.classes), true_class(entry, data)])
     return Table(columns, rows, title=heading(why, data.classes))
 
 
-def origin(entry: Entry, why: Explanation) -> str | None:
-    """The training image that an entry came from, and whether that carries a given label or is the one explained."""
+def three_digits(term: float) -> str:
+    """A term of the similarity, with room for its sign: the class term is often too small for two digits."""
+    return f"{round(term, 3) + 0.0: .3f}".replace("-", "−")
+
+
+def given(entry: Entry, mark: str, classes: Sequence[str]) -> list[str]:
+    """A mark with the label that the entry's image was given, where it was given one."""
+    return [f"{mark} {classes[entry.given_label]}" if entry.given_label != UNKNOWN else mark] if entry.given else []
+
+
+def origin(entry: Entry, why: Explanation, classes: Sequence[str]) -> str | None:
+    """The training image that an entry came from, the label it was given, and whether it is the one explained."""
     if entry.source < 0:
         return None
-    notes = ["given"] * entry.given + ["itself"] * (entry.source == why.index)
-    return ", ".join([str(entry.source), *notes])
+    itself = ["itself"] if entry.source == why.index else []
+    return ", ".join([str(entry.source), *given(entry, "given", classes), *itself])
 
 
 def true_class(entry: Entry, data: DataSet) -> str | None:
@@ -196,16 +223,21 @@ def true_class(entry: Entry, data: DataSet) -> str | None:
 
 def panels(runs: Sequence[RunRecord]) -> Iterator[Panel]:
     """For the first run of each kind with a queue: the image that aggregation corrected, or spoilt, most."""
-    for run in first_folds(runs):
-        if not (run.snapshots and has_queue(run)):
-            continue
-        by_snapshot = changes_of(run)
-        path = most_changed(by_snapshot)
-        changed, index = by_snapshot[path], pseudo_labels_at(run, path).index
-        chosen = [int(index[position]) for position in (*changed.corrected[:1], *changed.spoilt[:1])]
-        if chosen:
-            explanations = explain(run.snapshot(path), run.data(), chosen)
-            yield panel(run, explanations, "Shown: the pseudo labels that aggregation corrected and spoilt most.")
+    gaps = Gaps()
+    yield from gaps.each(changed_most, [run for run in first_folds(runs) if run.snapshots and has_queue(run)])
+    gaps.tell()
+
+
+def changed_most(run: RunRecord) -> Panel | None:
+    """The images that aggregation corrected and spoilt most at the snapshot with the most changes; None without any."""
+    by_snapshot = changes_of(run)
+    path = most_changed(by_snapshot)
+    changed, index = by_snapshot[path], pseudo_labels_at(run, path).index
+    chosen = [int(index[position]) for position in (*changed.corrected[:1], *changed.spoilt[:1])]
+    if not chosen:
+        return None
+    explanations = explain(run.snapshot(path), run.data(), run.split(), chosen)
+    return panel(run, explanations, "Shown: the pseudo labels that aggregation corrected and spoilt most.")
 
 
 def panel(run: RunRecord, explanations: Sequence[Explanation], words: str = "") -> Panel:
@@ -215,10 +247,11 @@ def panel(run: RunRecord, explanations: Sequence[Explanation], words: str = "") 
         f"explain-{slug(run.name)}",
         f"Why this label? {run.name}",
         f"Training images with the network's own prediction p, the refined distribution p̄ and the votes of "
-        f"{why.subsets} subsets; beside them those {len(why.entries)} of {why.filled:,} queue entries that carried "
+        f"{voters(why)}; beside them those {len(why.entries)} of {why.filled:,} queue entries that carried "
         f"most weight: share of the attention, class held with its probability, cosine and class term of the "
-        f"similarity. A frame is green where an entry holds the image's true class and red where not; ★ marks a given "
-        f"label. {words + ' ' if words else ''}{run.describe()}, step {why.step:,}; plain images, online network.",
+        f"similarity. A frame is green where an entry holds the image's true class and red where not; ★ stands before "
+        f"the label that an entry's image was given. {words + ' ' if words else ''}{run.describe()}, "
+        f"step {why.step:,}; plain images, online network.",
         draw(explanations, run.data()),
     )
 
@@ -240,11 +273,11 @@ def draw_entry(axes: Axes, entry: Entry, why: Explanation, data: DataSet) -> Non
         picture(axes, data.train.pixels[entry.source].numpy(), color, width=2)
     else:
         axes.set(xticks=[], yticks=[])
-    star = " ★" if entry.given else ""
-    axes.set_title(f"{100 * entry.share:.0f} %{star}", loc="center", size=8.5)
+    words = [f"{100 * entry.share:.0f} %", *given(entry, "★", data.classes)]
+    axes.set_title(" ".join(words), loc="center", size=8)
     axes.set_xlabel(
-        f"{data.classes[entry.label]} ({entry.probs[entry.label]:.2f})\n"
-        f"{entry.feature_term:.2f} − {abs(entry.class_term):.2f}",
+        f"holds {data.classes[entry.label]} ({entry.probs[entry.label]:.2f})\n"
+        f"{three_digits(entry.feature_term).strip()} − {abs(entry.class_term):.3f}",
         size=7.5,
     )
 

@@ -1,5 +1,6 @@
 """Single pseudo labels: what aggregation makes of a prediction, and confident mistakes of FixMatch that it avoids."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aggmatch.analysis.gaps import Gaps
 from aggmatch.analysis.panel import (
     ACCENT,
     FOREGROUND,
@@ -24,27 +26,27 @@ from aggmatch.analysis.panel import (
     slug,
 )
 from aggmatch.analysis.pseudo_labels import PseudoLabeled, evenly, has_queue, pseudo_labels_at
-from aggmatch.analysis.runs import RunRecord, first_folds, snapshot_step
+from aggmatch.analysis.runs import RunRecord, first_folds, grouped, snapshot_step
 from aggmatch.data import DataSet
 from aggmatch.data.images import UNKNOWN
+from aggmatch.errors import AggMatchError
 
 EXAMPLES = 3
 """Images shown of each kind of change."""
 MISTAKES = 8
-"""Most mistakes in the table."""
+"""Most mistakes shown."""
 BARS = 10
 """Most classes in a bar chart: of more, those with the largest probabilities."""
 
 
 def panels(runs: Sequence[RunRecord]) -> Iterator[Panel]:
-    """Changes by aggregation for runs with a queue, and mistakes corrected where FixMatch ran on the same split."""
-    for run in first_folds(runs):
-        if run.snapshots and has_queue(run):
-            yield refinement_panel(run)
-    for run in first_folds(runs):
-        rival = next((other for other in runs if other.method == "fixmatch" and same_labels(run, other)), None)
-        if rival and has_queue(run):
-            yield from mistakes_panel(rival, run)
+    """Changes by aggregation for runs with a queue, and mistakes corrected where FixMatch ran on the same labels."""
+    gaps = Gaps()
+    yield from gaps.each(refinement_panel, [run for run in first_folds(runs) if run.snapshots and has_queue(run)])
+    rivals = [run for run in runs if run.snapshots and run.method == "fixmatch"]
+    kinds = grouped([run for run in runs if run.snapshots and has_queue(run)]).values() if rivals else []
+    yield from gaps.each(lambda kind: mistakes_panel(*pair_of(rivals, kind)), kinds)
+    gaps.tell()
 
 
 # Before and after aggregation -------------------------------------------------------------------------------------
@@ -172,11 +174,22 @@ def draw_distribution(
 
 
 def same_labels(run: RunRecord, other: RunRecord) -> bool:
-    """Whether two runs with snapshots were given the same labels on the same images."""
-    if run.condition != other.condition or not (run.snapshots and other.snapshots):
+    """Whether two runs were given the same labels on the same images."""
+    if run.condition != other.condition:
         return False
     ours, theirs = run.split(), other.split()
     return all(torch.equal(getattr(ours, name), getattr(theirs, name)) for name in ("labeled", "labels", "unlabeled"))
+
+
+def pair_of(rivals: Sequence[RunRecord], runs: Sequence[RunRecord]) -> tuple[RunRecord, RunRecord]:
+    """A rival and one of the runs, the first two that were given the same labels."""
+    pairs = ((rival, run) for run in runs for rival in rivals if same_labels(run, rival))
+    if pair := next(pairs, None):
+        return pair
+    names = ", ".join(run.name for run in runs)
+    raise AggMatchError(
+        f"Confident mistakes of FixMatch are not held against {names}: no run of FixMatch here has the same labels."
+    )
 
 
 def corrected_mistakes(rival: PseudoLabeled, found: PseudoLabeled, threshold: float) -> tuple[Tensor, Tensor]:
@@ -187,32 +200,44 @@ def corrected_mistakes(rival: PseudoLabeled, found: PseudoLabeled, threshold: fl
     return mistakes, mistakes[found.right[mistakes]]
 
 
-def mistakes_panel(rival: RunRecord, run: RunRecord) -> Iterator[Panel]:
-    """Confident mistakes of FixMatch that AggMatch has right, as pictures; no panel where there are none."""
+def spread(positions: Tensor, kind_N: Tensor) -> Tensor:
+    """The same positions, the first of every kind before the second of any."""
+    seen: Counter[int] = Counter()
+    turns = []
+    for kind in kind_N[positions].tolist():
+        turns.append(seen[kind])
+        seen[kind] += 1
+    return positions[torch.tensor(turns, dtype=torch.long).argsort(stable=True)]
+
+
+def mistakes_panel(rival: RunRecord, run: RunRecord) -> Panel:
+    """Confident mistakes of FixMatch that AggMatch has right, as pictures."""
     theirs, ours = (pseudo_labels_at(each, each.snapshots[-1]) for each in (rival, run))
     threshold = rival.settings.method.threshold  # type: ignore[attr-defined]
     mistakes, corrected = corrected_mistakes(theirs, ours, threshold)
     if not len(corrected):
-        return
+        raise AggMatchError(f"There are no confident mistakes of {rival.name} that {run.name} has right.")
+    pair_N = theirs.truth * theirs.probs.shape[1] + theirs.probs.argmax(1)
     spoilt = int((theirs.right & (theirs.confidence >= threshold) & ~ours.right).sum())
-    yield Panel(
+    return Panel(
         f"mistakes-{slug(run.name)}",
         f"Confident mistakes of FixMatch, and {run.name}",
         f"Of {len(theirs.index):,} unlabelled training images, FixMatch is sure of a wrong class (probability at least "
         f"{threshold:g}) for {len(mistakes)}; AggMatch has {len(corrected)} of these right, and is wrong on {spoilt} "
-        f"of which FixMatch is rightly sure. Shown: the corrected ones of which FixMatch is surest, with its "
-        f"probability and AggMatch's consensus c̄. {run.condition}, fold {run.fold}, the same labels for both; steps "
-        f"{theirs.step:,} and {ours.step:,}; plain images, online networks.",
-        draw_mistakes(theirs, ours, corrected[:MISTAKES].tolist(), run.data()),
+        f"of which FixMatch is rightly sure. Shown: the corrected ones of which FixMatch is surest, one of every pair "
+        f"of classes in turn, with its probability and AggMatch's consensus c̄. {run.condition}, fold {run.fold}, the "
+        f"same labels for both; steps {theirs.step:,} and {ours.step:,}; plain images, online networks.",
+        draw_mistakes(theirs, ours, spread(corrected, pair_N)[:MISTAKES].tolist(), run.data()),
     )
 
 
 @house_style()
 def draw_mistakes(theirs: PseudoLabeled, ours: PseudoLabeled, positions: Sequence[int], data: DataSet) -> Figure:
     """A column for each image: the picture, the truth and the two pseudo labels."""
-    figure = new_figure(1.05 * len(positions) + 1.1, 1.95)
+    figure = new_figure(1.05 * len(positions) + 1.1, 1.7)
     places = figure.subplots(1, len(positions), squeeze=False)[0]
     for axes, position in zip(places, positions, strict=True):
+        axes.set_anchor("N")
         picture(axes, data.train.pixels[theirs.index[position]].numpy())
         mistaken, corrected = (
             f"{data.classes[int(found.probs[position].argmax())]} ({found.confidence[position]:.2f})"

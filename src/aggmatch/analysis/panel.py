@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.transforms import Bbox
 
 FOREGROUND = "#010203"
 """Text, axes and marks: a black that nothing else uses, so that it can be found again in the SVG."""
@@ -182,11 +183,14 @@ def picture(axes: Axes, pixels: np.ndarray[Any, Any], color: str = FOREGROUND, w
 # Files ------------------------------------------------------------------------------------------------------------
 
 
-def svg(panel: Panel) -> str:
-    """Inline SVG for a page: no background, its colours those of the page, its ids unlike those of other panels."""
+def svg(panel: Panel, box: Bbox | None = None) -> str:
+    """Inline SVG for a page: no background, its colours those of the page, its ids unlike those of other panels.
+
+    Of the whole figure, or of what lies in a box, in inches.
+    """
     buffer = io.StringIO()
     with house_style():
-        panel.figure.savefig(buffer, format="svg", metadata={"Date": None})
+        panel.figure.savefig(buffer, format="svg", metadata={"Date": None}, bbox_inches=box)
     return inline(buffer.getvalue(), panel.name, panel.title)
 
 

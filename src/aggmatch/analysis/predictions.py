@@ -2,14 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import floor
+from textwrap import fill as wrap
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aggmatch.analysis.gaps import Gaps
+from aggmatch.analysis.looks import Look, looks
 from aggmatch.analysis.panel import (
     FOREGROUND,
     MANY,
@@ -18,7 +24,6 @@ from aggmatch.analysis.panel import (
     heat_map,
     house_style,
     legend,
-    method_color,
     name_classes,
     new_figure,
     slug,
@@ -38,14 +43,13 @@ FEW = 10
 
 def panels(runs: Sequence[RunRecord]) -> Iterator[Panel]:
     """Accuracy by class, confusion and calibration, as far as runs are finished or have snapshots."""
+    gaps, by_run = Gaps(), looks(runs)
     for condition, part in conditions([run for run in runs if run.summary]).items():
-        yield class_accuracy_panel(condition, part)
-    for run in first_folds(runs):
-        if run.summary:
-            yield confusion_panel(run)
-    for run in first_folds(runs):
-        if run.snapshots:
-            yield calibration_panel(run)
+        yield class_accuracy_panel(condition, part, by_run)
+    yield from gaps.each(confusion_panel, [run for run in first_folds(runs) if run.summary])
+    if measured := list(gaps.each(calibration, [run for run in first_folds(runs) if run.snapshots])):
+        yield calibration_panel(measured, by_run)
+    gaps.tell()
 
 
 def pairs_among(classes: Sequence[str]) -> list[tuple[int, int]]:
@@ -60,7 +64,7 @@ def pairs_among(classes: Sequence[str]) -> list[tuple[int, int]]:
 # Accuracy by class ------------------------------------------------------------------------------------------------
 
 
-def class_accuracy_panel(condition: str, runs: Sequence[RunRecord]) -> Panel:
+def class_accuracy_panel(condition: str, runs: Sequence[RunRecord], by_run: dict[RunRecord, Look]) -> Panel:
     """Accuracy within each class of all runs that may be compared."""
     groups = grouped(runs)
     accuracy = {name: class_accuracies(group) for name, group in groups.items()}
@@ -77,7 +81,7 @@ def class_accuracy_panel(condition: str, runs: Sequence[RunRecord]) -> Panel:
         f"Accuracy by class, {condition}",
         f"Test accuracy within each class of the saved model ({networks} network, last step): {listed}.{several}"
         f"{worst}{pairs}",
-        draw_class_accuracy(accuracy, {name: group[0].method for name, group in groups.items()}, classes, order),
+        draw_class_accuracy(accuracy, {name: by_run[group[0]] for name, group in groups.items()}, classes, order),
     )
 
 
@@ -96,7 +100,7 @@ def class_order(classes: Sequence[str], mean: NDArray[np.float64]) -> list[int]:
 
 @house_style()
 def draw_class_accuracy(
-    accuracy: dict[str, NDArray[np.float64]], methods: dict[str, str], classes: Sequence[str], order: Sequence[int]
+    accuracy: dict[str, NDArray[np.float64]], by_name: dict[str, Look], classes: Sequence[str], order: Sequence[int]
 ) -> Figure:
     """A row for each class, a dot for each group of runs."""
     figure = new_figure(6.4, 0.9 + 0.27 * len(order))
@@ -109,9 +113,9 @@ def draw_class_accuracy(
     for number, (name, values) in enumerate(accuracy.items()):
         shown = values[:, order]
         row = places + 0.5 * ((number + 0.5) / len(accuracy) - 0.5)
-        color = method_color(methods[name])
+        color, _, mark = by_name[name]
         axes.hlines(row, shown.min(0), shown.max(0), color=color, linewidth=1)
-        (handles[name],) = axes.plot(shown.mean(0), row, "osD^v<>P"[number % 8], color=color, markersize=5)
+        (handles[name],) = axes.plot(shown.mean(0), row, mark, color=color, markersize=5)
     axes.set_yticks(places, [classes[number] for number in order])
     axes.invert_yaxis()
     axes.set(xlabel="accuracy, %")
@@ -157,7 +161,7 @@ def draw_confusion(shares: NDArray[np.float64], classes: Sequence[str]) -> Figur
         for (row, column), share in np.ndenumerate(shares):
             if share:
                 color = "white" if share > 0.75 * highest[row, column] else FOREGROUND
-                text = f"{share:.0f}" if share >= 0.5 else "<½"
+                text = f"{floor(share + 0.5)}" if share >= 0.5 else "<½"  # 0.5 is 1, not the nearest even number
                 axes.text(column, row, text, ha="center", va="center", size=7, color=color)
     for first, second in pairs_among(list(classes)):
         for row, column in ((first, second), (second, first)):
@@ -195,18 +199,39 @@ def reliability(confidence_N: Tensor, right_N: Tensor, bins: int = BINS) -> Reli
     return Reliability(means[0].numpy(), means[1].numpy(), count[used].numpy())
 
 
-def calibration_panel(run: RunRecord) -> Panel:
+class Calibration(NamedTuple):
     """Reliability of the pseudo labels of a run's last snapshot."""
+
+    run: RunRecord
+    step: int
+    images: int
+    measured: dict[str, Reliability]
+    """By kind of confidence."""
+
+
+def calibration(run: RunRecord) -> Calibration:
+    """Measure the pseudo labels of a run's last snapshot."""
     found = pseudo_labels_at(run, run.snapshots[-1])
-    measured = reliabilities(found)
-    errors = "; ".join(f"{name}: {each.error:.3f}" for name, each in measured.items())
+    return Calibration(run, found.step, len(found.index), reliabilities(found))
+
+
+def calibration_panel(found: Sequence[Calibration], by_run: dict[RunRecord, Look]) -> Panel:
+    """Reliability of the pseudo labels of several runs beside each other."""
+    told = "; ".join(
+        f"{each.run.describe()}, step {each.step:,}, {each.images:,} unlabelled training images" for each in found
+    )
+    cells = [
+        (f"{wrap(each.run.name, 25)}\n{name}" if len(found) > 1 else name, reliability, by_run[each.run].color)
+        for each in sorted(found, key=lambda each: -len(each.measured))  # whole rows first
+        for name, reliability in each.measured.items()
+    ]
     return Panel(
-        f"calibration-{slug(run.name)}",
-        f"Calibration of pseudo labels, {run.name}",
-        f"Confidence against the share of right pseudo labels of {len(found.index):,} unlabelled training images, in "
-        f"{BINS} bins of equal width, hollow where a bin holds fewer than {FEW}; below, the share of images in each. "
-        f"Expected calibration error: {errors}. {run.describe()}, step {found.step:,}; plain images, online network.",
-        draw_calibration(measured, method_color(run.method)),
+        "calibration",
+        f"Calibration of pseudo labels, {found[0].run.name}" if len(found) == 1 else "Calibration of pseudo labels",
+        f"Confidence against the share of right pseudo labels, in {BINS} bins of equal width, hollow where a bin holds "
+        f"fewer than {FEW}; below, the share of images in each. ECE: expected calibration error. {told}; plain images, "
+        f"online network.",
+        draw_calibration(cells),
     )
 
 
@@ -224,19 +249,34 @@ def reliabilities(found: PseudoLabeled) -> dict[str, Reliability]:
 
 
 @house_style()
-def draw_calibration(measured: dict[str, Reliability], color: str) -> Figure:
-    """A reliability diagram over a histogram for each kind of confidence."""
-    figure = new_figure(2.3 * len(measured) + 0.5, 3.3)
-    places = figure.subplots(2, len(measured), squeeze=False, sharex=True, sharey="row", height_ratios=(4, 1))
-    for (above, below), (name, each) in zip(places.T, measured.items(), strict=True):
-        above.plot([0, 1], [0, 1], color=FOREGROUND, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.6)
-        above.vlines(each.confidence, each.confidence, each.accuracy, color=color, linewidth=1, alpha=0.7)
-        for few, fill in ((each.count < FEW, "none"), (each.count >= FEW, color)):
-            above.scatter(each.confidence[few], each.accuracy[few], s=26, facecolor=fill, edgecolor=color, zorder=3)
-        above.set(title=name, xlim=(0, 1.03), ylim=(-0.03, 1.03), xticks=(0, 0.5, 1))
-        above.text(0.04, 0.93, f"ECE {each.error:.3f}", size=8.5)
-        below.bar(each.confidence, 100 * each.count / each.count.sum(), width=0.8 / BINS, color=color)
-        below.set(xlabel="confidence", ylim=(0, 100))
-    places[0, 0].set_ylabel("share right")
-    places[1, 0].set_ylabel("images, %")
+def draw_calibration(cells: Sequence[tuple[str, Reliability, str]]) -> Figure:
+    """A reliability diagram over a histogram for each title, reliability and colour, in rows of three or four."""
+    columns = len(cells) if len(cells) <= 4 else 3
+    rows = -(-len(cells) // columns)
+    lines = max(title.count("\n") for title, _, _ in cells)
+    figure = new_figure(2.3 * columns + 0.5, (3.3 + 0.15 * lines) * rows)
+    places = figure.subplots(2 * rows, columns, squeeze=False, sharex=True, height_ratios=(4, 1) * rows)
+    for number, (above, below) in enumerate(zip(places[::2].flat, places[1::2].flat, strict=True)):
+        if number < len(cells):
+            draw_reliability(above, below, *cells[number])
+            above.tick_params(labelleft=number % columns == 0)
+            below.tick_params(labelleft=number % columns == 0, labelbottom=True)
+        else:
+            above.set_axis_off()
+            below.set_axis_off()
+    for above, below in zip(places[::2, 0], places[1::2, 0], strict=True):
+        above.set_ylabel("share right")
+        below.set_ylabel("images, %")
     return figure
+
+
+def draw_reliability(above: Axes, below: Axes, title: str, shown: Reliability, color: str) -> None:
+    """A reliability diagram and, below, the histogram of its bins."""
+    above.plot([0, 1], [0, 1], color=FOREGROUND, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.6)
+    above.vlines(shown.confidence, shown.confidence, shown.accuracy, color=color, linewidth=1, alpha=0.7)
+    for few, fill in ((shown.count < FEW, "none"), (shown.count >= FEW, color)):
+        above.scatter(shown.confidence[few], shown.accuracy[few], s=26, facecolor=fill, edgecolor=color, zorder=3)
+    above.set(title=title, xlim=(0, 1.03), ylim=(-0.03, 1.03), xticks=(0, 0.5, 1))
+    above.text(0.04, 0.93, f"ECE {shown.error:.3f}", size=8.5)
+    below.bar(shown.confidence, 100 * shown.count / shown.count.sum(), width=0.8 / BINS, color=color)
+    below.set(xlabel="confidence", ylim=(0, 100))

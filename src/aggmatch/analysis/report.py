@@ -6,6 +6,7 @@ finished) are left out and named. It loads nothing from anywhere.
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,14 +15,16 @@ from types import ModuleType
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from aggmatch import __version__
 from aggmatch.analysis import attention, configuration, curves, doubts, embedding, labels, predictions
 from aggmatch.analysis.concerns import Concern, concerns, concerns_of_several
-from aggmatch.analysis.panel import Panel, method_color, svg
+from aggmatch.analysis.looks import looks
+from aggmatch.analysis.panel import Panel
+from aggmatch.analysis.pieces import Strip, cut
 from aggmatch.analysis.pseudo_labels import has_queue
-from aggmatch.analysis.runs import RunRecord, Tell, conditions, first_folds, grouped, silent
+from aggmatch.analysis.runs import RunRecord, Tell, conditions, first_folds, grouped, no_snapshots, silent
 from aggmatch.analysis.trust import (
     THRESHOLDS,
     Accepted,
@@ -29,7 +32,6 @@ from aggmatch.analysis.trust import (
     Paired,
     accepted,
     class_results,
-    discrepancy,
     paired,
     tried,
 )
@@ -37,6 +39,7 @@ from aggmatch.analysis.verdict import (
     Standing,
     accuracies,
     mean_and_spread,
+    pairs,
     standing,
     verdict,
     verdict_of_several,
@@ -104,9 +107,12 @@ class Illustration:
     anchor: str
     title: str
     caption: str
-    svg: Markup
-    width: float
-    """Natural width in points."""
+    strips: list[Strip]
+
+    @property
+    def width(self) -> float:
+        """Natural width in points."""
+        return max(strip.width for strip in self.strips)
 
     @property
     def half(self) -> bool:
@@ -139,8 +145,6 @@ class Tables:
 
     judged: list[Judged] = field(default_factory=list)
     paired: list[Paired] = field(default_factory=list)
-    discrepancies: list[str] = field(default_factory=list)
-    """Where a model does otherwise here than its summary says."""
     notes: list[str] = field(default_factory=list)
     """Why something is missing."""
 
@@ -154,10 +158,16 @@ def page(runs: Sequence[RunRecord], *, tell: Tell = silent, quick: bool = False,
     """The page as HTML. `quick` leaves out what needs networks to be run; `refresh` is the seconds to its reload."""
     tables = Tables() if quick else make_tables(runs, tell)
     chapters = [told for chapter in CHAPTERS if (told := tell_chapter(chapter, runs, tell, quick))]
-    views = [view(run) for run in runs]
+    looked = looks(runs)
+    views = [view(run, looked[run].color) for run in runs]
     environment = Environment(loader=PackageLoader("aggmatch.analysis"), autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
-    environment.filters |= {"duration": duration, "plural": plural, "unbroken": unbroken}
+    environment.filters |= {
+        "duration": duration,
+        "plural": plural,
+        "unbroken": unbroken,
+        "whole_options": whole_options,
+    }
     script = read_template(environment, "report.js")
     return environment.get_template("report.html").render(
         title=title(runs),
@@ -218,7 +228,7 @@ class View:
     command: str
 
 
-def view(run: RunRecord) -> View:
+def view(run: RunRecord, color: str) -> View:
     """Everything about one run that stands in tables and lists."""
     settings = configuration.setting_rows(run)
     return View(
@@ -227,7 +237,7 @@ def view(run: RunRecord) -> View:
         method=run.method,
         fold=run.fold,
         seed=run.settings.train.seed,
-        color=method_color(run.method),
+        color=color,
         now=standing(run),
         summary=run.summary or {},
         departures=[row for row in settings if row.departs],
@@ -236,11 +246,15 @@ def view(run: RunRecord) -> View:
     )
 
 
-def groups(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """Mean ± deviation of runs that differ in nothing but fold and seed, where there are several of a kind."""
-    kinds = [(name, accuracies(group)) for part in conditions(runs).values() for name, group in grouped(part).items()]
-    measured = [(name, mean_and_spread(values)) for name, values in kinds if values]
-    return measured if any(len(values) > 1 for _, values in kinds) else []
+def groups(runs: Sequence[RunRecord]) -> list[tuple[str, str, str]]:
+    """Kind, condition and mean ± deviation of runs that differ in nothing but fold and seed, where any do."""
+    kinds = [
+        (name, condition, accuracies(group))
+        for condition, part in conditions(runs).items()
+        for name, group in grouped(part).items()
+    ]
+    measured = [(name, condition, mean_and_spread(values)) for name, condition, values in kinds if values]
+    return measured if any(len(values) > 1 for *_, values in kinds) else []
 
 
 def collect_concerns(runs: Sequence[RunRecord]) -> list[tuple[Concern, list[str]]]:
@@ -252,9 +266,14 @@ def collect_concerns(runs: Sequence[RunRecord]) -> list[tuple[Concern, list[str]
     return [(concern, names if len(runs) > 1 else []) for concern, names in found.items()]
 
 
-def unbroken(text: str) -> str:
-    """The same text, in which a percent sign stays with its number."""
-    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+def unbroken(text: str) -> Markup:
+    """The same text, in which a percent sign stays with its number and an option is whole."""
+    return whole_options(escape(text).replace(" %", "\N{NO-BREAK SPACE}%"))
+
+
+def whole_options(text: str) -> Markup:
+    """The same text, in which an option stays with its dashes and its number."""
+    return Markup(re.sub(r"(?<![\w-])--[a-z][a-z-]*(?: \d+)?", r"<code>\g<0></code>", str(escape(text))))
 
 
 # Tables -----------------------------------------------------------------------------------------------------------
@@ -268,11 +287,10 @@ def make_tables(runs: Sequence[RunRecord], tell: Tell) -> Tables:
         for run in finished:
             result = tried(run, tell)
             tables.judged.append(Judged(run.name, class_results(run), accepted(result)))
-            if words := discrepancy(run):
-                tables.discrepancies.append(f"{run.name}: {words}" if len(runs) > 1 else words)
-        for part in conditions(finished).values():
-            best, *others = sorted(part, key=lambda run: -(standing(run).accuracy or 0))
-            tables.paired += [paired(best, other) for other in others]
+        for first, second in pairs(runs):
+            for run in (first, second):
+                tried(run, tell)
+            tables.paired.append(paired(first, second))
     except AggMatchError as error:
         tables.notes.append(str(error))
     return tables
@@ -330,19 +348,11 @@ def left_out(run: RunRecord) -> Iterator[str]:
     if not run.snapshots:
         queue = "what aggregation changed, its doubtful pseudo labels, its attention, " if has_queue(run) else ""
         yield (
-            f"{run.name} {why_no_snapshots(run)}, so {queue}the calibration of its pseudo labels and its feature space "
+            f"{run.name} {no_snapshots(run)}, so {queue}the calibration of its pseudo labels and its feature space "
             f"are left out."
         )
 
 
-def why_no_snapshots(run: RunRecord) -> str:
-    """Why there is no snapshot, after the name of the run."""
-    if not run.settings.runtime.snapshots:
-        return "kept no snapshots (runtime.snapshots is empty)"
-    return "lost its snapshots (its folder holds none)" if run.summary else "has no snapshots yet"
-
-
 def illustrate(panel: Panel, anchor: str) -> Illustration:
     """A panel as an element of the page; all its ids start with the anchor."""
-    width = 72 * float(panel.figure.get_figwidth())
-    return Illustration(anchor, panel.title, panel.caption, Markup(svg(replace(panel, name=anchor))), width)
+    return Illustration(anchor, panel.title, panel.caption, cut(replace(panel, name=anchor)))

@@ -108,6 +108,13 @@ def snapshot_step(path: Path) -> int:
     return int(path.stem.removeprefix("step-"))
 
 
+def no_snapshots(run: RunRecord) -> str:
+    """Why a run has no snapshot, in words that follow its name."""
+    if not run.settings.runtime.snapshots:
+        return "kept no snapshots (runtime.snapshots is empty)"
+    return "lost its snapshots (its folder holds none)" if run.summary else "has no snapshots yet"
+
+
 @lru_cache(maxsize=2)
 def load_once(name: str, data_dir: str, download: bool) -> DataSet:
     """A data set; runs on the same one share it."""
@@ -232,4 +239,5 @@ def word(key: str, value: Any) -> str:
         case "data.labels":
             return f"{value} labels"
         case _:
-            return f"{key.split('.', 1)[1]} {value}"
+            shown = str(value).lower() if isinstance(value, bool) else value
+            return f"{key.split('.', 1)[1]} {shown}"

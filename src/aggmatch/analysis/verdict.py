@@ -1,8 +1,9 @@
 """How runs came out: the figures of each, how sure they are, and what they mean in one sentence."""
 
+import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ NETWORKS = {"average": "averaged network", "online": "trained network"}
 """Value of `train.evaluated` → what the network is called."""
 NORMAL_QUANTILE = 1.959964
 """Half the width, in standard deviations, of the middle 95 % of a normal distribution."""
+LAST = 20
+"""Evaluations that the median is taken of, where there are as many."""
 
 
 class Interval(NamedTuple):
@@ -56,7 +59,9 @@ class Standing:
     evaluated_at: int | None
     """Step of that evaluation."""
     median: float | None
-    """Median of the last 20 evaluations in percent."""
+    """Median of the last evaluations in percent."""
+    evaluations: int
+    """Of how many, by the log."""
     images: int | None
     """Number of test images; None where the data set is not at hand."""
     precision: float | None
@@ -90,6 +95,7 @@ def standing(run: RunRecord) -> Standing:
         accuracy=facts["accuracy"],
         evaluated_at=facts.get("evaluated_at", facts["steps"]),
         median=facts["accuracy_median_of_last_20"],
+        evaluations=min(len(evaluations(run)), LAST),
         images=test_images(run),
         precision=100 * facts["pseudo_precision"] if counted else None,
         coverage=100 * facts["pseudo_coverage"] if counted else None,
@@ -99,21 +105,24 @@ def standing(run: RunRecord) -> Standing:
 
 def provisional(run: RunRecord) -> dict[str, Any]:
     """What the summary of an unfinished run can say already, from its log."""
-    name = f"accuracy_{run.settings.train.evaluated}"
-    evaluations = [record for record in run.records if name in record]
-    last = evaluations[-1] if evaluations else {}
+    measured = evaluations(run)
+    step, accuracy = measured[-1] if measured else (None, None)
     logged: dict[str, Any] = next((record for record in reversed(run.records) if "loss" in record), {})
     return {
         "labels": run.labels,
         "steps": run.records[-1]["step"] if run.records else 0,
-        "accuracy": last.get(name),
-        "evaluated_at": last.get("step"),
-        "accuracy_median_of_last_20": (
-            statistics.median(record[name] for record in evaluations[-20:]) if evaluations else None
-        ),
+        "accuracy": accuracy,
+        "evaluated_at": step,
+        "accuracy_median_of_last_20": (statistics.median(value for _, value in measured[-LAST:]) if measured else None),
         **{key: value for key, value in logged.items() if key.startswith("pseudo_")},
         "seconds": run.records[-1].get("seconds") if run.records else None,
     }
+
+
+def evaluations(run: RunRecord) -> list[tuple[int, float]]:
+    """Step and accuracy in percent of every evaluation in the log."""
+    name = f"accuracy_{run.settings.train.evaluated}"
+    return [(record["step"], record[name]) for record in run.records if name in record]
 
 
 def test_images(run: RunRecord) -> int | None:
@@ -138,7 +147,7 @@ def verdict(run: RunRecord) -> str:
         return f"{state}; its accuracy has not been measured yet."
     sure = f" (95 % interval {now.interval})" if now.interval else ""
     sentence = (
-        f"{state}: after step {now.evaluated_at:,} its {now.network} is right on {now.accuracy:.1f} % "
+        f"{state}: after step {now.evaluated_at:,} its {now.network} is right on {now.accuracy:.2f} % "
         f"{of_images(now.images)}{sure}."
     )
     if now.precision is None:
@@ -156,10 +165,12 @@ def of_images(count: int | None) -> str:
 
 def verdict_of_several(runs: Sequence[RunRecord]) -> str:
     """How kinds of runs rank, condition by condition: mean ± sample deviation where there are several of a kind."""
-    parts = [list(grouped(members).values()) for members in conditions(runs).values()]
     sentences = [ranking(condition, members) for condition, members in conditions(runs).items()]
-    if any(len(kinds) > 1 and all(len(kind) == 1 for kind in kinds) for kinds in parts):
-        sentences.append("One run each: with other labels or another seed they may rank otherwise.")
+    parts = [list(grouped(members).values()) for members in conditions(runs).values()]
+    ranked = [len(kind) for kinds in parts if len(kinds) > 1 for kind in kinds]
+    if 1 in ranked:
+        single = "One run each" if set(ranked) == {1} else "Some are single runs"
+        sentences.append(f"{single}: with other labels or another seed they may rank otherwise.")
     return " ".join(sentences)
 
 
@@ -181,4 +192,31 @@ def accuracies(group: Sequence[RunRecord]) -> list[float]:
 
 def mean_and_spread(values: Sequence[float]) -> str:
     """Mean ± sample standard deviation in percent, and of how many where more than one."""
-    return f"{show_mean(values, 1)} %" + (f" ({len(values)} runs)" if len(values) > 1 else "")
+    return f"{show_mean(values)} %" + (f" ({len(values)} runs)" if len(values) > 1 else "")
+
+
+# Pairs ------------------------------------------------------------------------------------------------------------
+
+
+def pairs(runs: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, RunRecord]]:
+    """Under each condition, the finished run of the highest accuracy with the highest of every other kind.
+
+    Both learnt from the same labels. Of several draws of the labels the one on which most kinds were trained is taken.
+    """
+    for members in conditions([run for run in runs if run.summary]).values():
+        draws: dict[str, list[RunRecord]] = {}
+        for run in members:
+            draws.setdefault(json.dumps(run.drawn, sort_keys=True), []).append(run)
+        first, *others = max(map(highest, draws.values()), key=lambda kinds: (len(kinds), final(kinds[0])))
+        yield from ((first, other) for other in others)
+
+
+def highest(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """The finished run of the highest accuracy of each kind, highest first."""
+    return sorted((max(group, key=final) for group in grouped(runs).values()), key=final, reverse=True)
+
+
+def final(run: RunRecord) -> float:
+    """Accuracy in percent of a finished run."""
+    assert run.summary is not None
+    return float(run.summary["accuracy"])

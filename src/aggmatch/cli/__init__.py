@@ -5,6 +5,7 @@ from typing import NoReturn
 
 from aggmatch.cli import training, experiments, analysis, bench  # isort: skip - the order of commands in the help
 from aggmatch.cli.app import app
+from aggmatch.cli.streams import print_plainly
 from aggmatch.errors import AggMatchError
 
 __all__ = ["analysis", "app", "bench", "experiments", "main", "training"]
@@ -14,6 +15,7 @@ def main() -> None:
     """Entry point: errors a user can mend are one sentence and exit code 2."""
     import warnings
 
+    print_plainly(sys.stdout, sys.stderr)
     warnings.showwarning = lambda message, *_args, **_kwargs: print(f"Warning: {message}", file=sys.stderr)
     try:
         app()

@@ -36,17 +36,22 @@ def figures(
     names = listed(only) or ANALYSES
     records = read_runs(runs, gather(None, None, data_dir=data_dir, device=device), download=download)
     captions = []
-    for panel in analysis.panels(records, names):
+    gaps: dict[str, list[str]] = {}
+    for panel in analysis.panels(records, names, missing=lambda name, why: gaps.setdefault(why, []).append(name)):
         path = make_folder(out) / f"{panel.name}.{format_}"
         write_atomically(path, file_bytes(panel, format_))
         captions.append(f"## {path.name}\n\n**{panel.title}.** {panel.caption}\n")
         say(str(path))
+    if not captions and gaps:
+        raise AggMatchError(f"Nothing could be drawn for {', '.join(names)}: {' '.join(gaps)}")
     if not captions:
         raise AggMatchError(
             f"These runs hold nothing to draw for: {', '.join(names)}. docs/analysis.md says what each needs."
         )
     write_atomically(out / "captions.md", "\n".join(captions).encode())
     say(str(out / "captions.md"))
+    for why, parts in gaps.items():
+        say(f"Left out of {', '.join(parts)}: {why}", error=True)
 
 
 @app.command()
@@ -112,11 +117,12 @@ def write_report(
     from aggmatch.analysis.runs import read_runs
     from aggmatch.analysis.watch import watch as keep_writing
     from aggmatch.console import say
-    from aggmatch.files import make_folder, write_atomically
+    from aggmatch.files import check_writable, make_folder, write_atomically
 
     tell = partial(say, error=True, quiet=quiet)
     records = read_runs(runs, changes, download=download)
     make_folder(out.parent)
+    check_writable(out)
     if watch:
         tell(f"Watching; open {out} in a browser. Ctrl-C stops.")
         keep_writing(runs, out, changes=changes, download=download, tell=tell)

@@ -113,14 +113,15 @@ def reproduce(
         stored = read_stored(results)
         any_length = not any("train.steps" in layer.values for layer in layers)
         filled = beside.fill(plan, stored, any_length=any_length)
-        left_out = beside.say_left_out(plan, stored)
-        for line in [*left_out, f"In this table: {filled.used} of {plural(len(stored), 'stored run')}."]:
+        left_out = beside.say_left_out(plan, stored, filled, any_length=any_length)
+        for line in [*left_out, f"In this table: {len(filled.used)} of {plural(len(stored), 'stored run')}."]:
             say(line, error=True)
     elif dry_run:
-        from aggmatch.experiments.outlook import find_paces, outlook
+        from aggmatch.experiments.outlook import estimate, find_paces, outlook
 
-        paces = find_paces(plan.runs, partial(say, error=True))
-        stdout.print(outlook(plan, paces).rich())
+        stdout.print(outlook(plan).rich())
+        if any(not run.finished for run in plan.runs) and (paces := find_paces(plan.runs, partial(say, error=True))):
+            stdout.print(estimate(plan, paces, at_once).rich())
         return
     else:
         experiment.require_data(plan.runs, download=download)
@@ -143,18 +144,18 @@ def numbers(option: str, text: str | None) -> list[int]:
 
 
 def read_stored(paths: list[Path]) -> "list[Result]":
-    """Results of several files; a word on lines that are none."""
+    """Results of several files, each run once; a word on lines that are none."""
     from aggmatch.console import say
     from aggmatch.experiments.results import read_results
     from aggmatch.tables import plural
 
-    found: list[Result] = []
+    found: dict[str, Result] = {}
     for path in paths:
         stored = read_results(path)
-        found += stored.results
+        found |= {result.key: result for result in stored.results}
         if stored.others:
             say(f"{path}: left out {plural(stored.others, 'line')} without a configuration.", error=True)
-    return found
+    return list(found.values())
 
 
 def train_all(runs: "list[PlannedRun]", at_once: int, *, quiet: bool) -> int:
@@ -195,15 +196,57 @@ def print_event(event: "Event") -> None:
 
 @app.command("results")
 def results_(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders with runs below them.")],
-    out: Annotated[Path, typer.Option(help="File of results, one line of JSON a run; made or added to.")],
+    places: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of runs, folders with runs below them, or files of results.", metavar="RUNS..."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Keep the runs in a file, one line of JSON a run; made or added to.")
+    ] = None,
+    at: Annotated[str | None, typer.Option(help="Show accuracies after these steps, with commas.")] = None,
+    by_class: Annotated[bool, typer.Option("--by-class", help="Show accuracies of the classes.")] = False,
+    as_: Annotated[str | None, typer.Option("--as", help="Print the table as md, tex, csv or json.")] = None,
 ) -> None:
-    """Keep configuration, curve and result of runs in a file; lines of the same runs are replaced."""
-    from aggmatch.console import say
-    from aggmatch.experiments.results import add_results, find_runs, result_of
+    """Print runs and stored results as a table, or keep them in a file; lines of the same runs are replaced."""
+    if out and (at or by_class or as_):
+        raise AggMatchError("--out keeps runs and prints no table: leave out --at, --by-class and --as, or --out.")
+    steps = numbers("--at", at)
+
+    from aggmatch.console import say, stdout
+    from aggmatch.experiments.overview import Overview, group
     from aggmatch.tables import plural
 
-    found = [result_of(path) for path in find_runs(runs)]
+    found = read_places(places)
+    if out:
+        keep(out, found)
+        return
+    overview = Overview(group(found), steps, by_class)
+    if as_:
+        say(overview.printed(as_).rstrip("\n"))
+    else:
+        stdout.print(overview.for_readers().rich())
+    if without := len(found) - len(overview.results):
+        say(f"Left out {plural(without, 'run')} not evaluated yet or not understood by this version.", error=True)
+
+
+def read_places(places: list[Path]) -> "list[Result]":
+    """Results of run folders and of files of results, each run once."""
+    from aggmatch.experiments.results import find_runs, result_of
+
+    found: dict[str, Result] = {}
+    for place in places:
+        stored = place.is_file() or place.suffix == ".jsonl"
+        results = read_stored([place]) if stored else [result_of(path) for path in find_runs([place])]
+        found |= {result.key: result for result in results}
+    return list(found.values())
+
+
+def keep(out: Path, found: "list[Result]") -> None:
+    """Add runs to a file of results and say so."""
+    from aggmatch.console import say
+    from aggmatch.experiments.results import add_results
+    from aggmatch.tables import plural
+
     replaced = add_results(out, found)
     unfinished = sum(not run.finished for run in found)
     facts = [f"Wrote {plural(len(found), 'run')} to {out}"]

@@ -83,11 +83,13 @@ def print_summary(run: "Run") -> None:
 
     summary = run.folder.result()
     assert summary is not None, "it has just been written"
+    evaluations = sum(f"accuracy_{summary['network']}" in record for record in run.folder.records())
+    median = f"median of the last {min(evaluations, 20)} evaluations {summary['accuracy_median_of_last_20']:.2f} %"
     say(
         f"{summary['method']} on {summary['data']}, {summary['labels']} labels, fold {summary['fold']}, "
         f"{summary['steps']} steps: {summary['accuracy']:.2f} % test accuracy "
-        f"({summary['network']} network, last step; "
-        f"median of the last evaluations {summary['accuracy_median_of_last_20']:.2f} %), {summary['seconds']:.0f} s."
+        f"({summary['network']} network, last step{'; ' + median if evaluations > 1 else ''}), "
+        f"{summary['seconds']:.0f} s."
     )
     say(f"Run folder: {run.folder.path}")
 

@@ -1,6 +1,7 @@
 """What a plan still takes: its runs, how far each is, and about how long the rest will take on this machine."""
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,8 @@ from aggmatch.experiments.bench.step import stand_in
 from aggmatch.experiments.bench.timing import synchronize
 from aggmatch.experiments.reproduce import Plan, say_missing
 from aggmatch.experiments.runs import PlannedRun
-from aggmatch.methods import load_method
+from aggmatch.methods import Problem, load_method
+from aggmatch.models import build_network, parameter_count
 from aggmatch.tables import Table, duration, plural
 from aggmatch.training.settings import RunSettings
 from aggmatch.training.state import TrainState
@@ -26,8 +28,11 @@ FEW = 1000
 """Random images that are made beside the labelled ones: how many there are does not change how long a step takes."""
 PATIENCE = 4.0
 """Seconds up to which a whole step is measured even on a CPU."""
+MEASURING = 60.0
+"""Seconds that all measuring may take."""
 WHOLE = "a few steps measured here on random images, without evaluations"
 PART = f"a step measured here on 1/{SHARE} of a batch of random images, without evaluations"
+GUESSED = "a guess from the measured kind of run nearest in weights and images of a step"
 
 
 class StepPace(NamedTuple):
@@ -46,26 +51,55 @@ def kind(settings: RunSettings) -> str:
 
 
 def find_paces(runs: Sequence[PlannedRun], announce: Callable[[str], None]) -> dict[str, StepPace]:
-    """The pace of each kind of run that is not finished: that of a run in the folder, or else measured here.
+    """The pace of each kind of run that is not finished: that of a run in the folder, measured here, or a guess.
 
-    Ctrl-C ends the measuring; kinds that were not reached have no pace.
+    Light kinds are measured first. When the time for measuring is over, or would be by the next one, or on Ctrl-C, the
+    paces of the others are guessed from the measured kind whose work is nearest to theirs.
     """
     paces: dict[str, StepPace] = {}
     for run in runs:
         if (logged := logged_seconds(run)) is not None:
             paces[kind(run.settings)] = StepPace(logged, "the clock of runs in the folder")
-    waiting = {kind(run.settings): run.settings for run in runs if not run.finished}
-    waiting = {name: settings for name, settings in waiting.items() if name not in paces}
+    unfinished = {kind(run.settings): run.settings for run in runs if not run.finished}
+    works = {name: work(settings) for name, settings in unfinished.items()}
+    waiting = sorted((name for name in unfinished if name not in paces), key=works.__getitem__)
+    started, cost = time.monotonic(), 0.0
     try:
-        for number, (name, settings) in enumerate(waiting.items(), 1):
+        for number, name in enumerate(waiting, 1):
+            spent = time.monotonic() - started
+            if spent + cost * works[name] > MEASURING:
+                announce(f"{len(waiting) - number + 1} of {len(waiting)} kinds of runs are guessed from the others.")
+                break
+            settings = unfinished[name]
             announce(
                 f"Measuring a step of {settings.method_name} with {settings.model.name} "
                 f"({number} of {len(waiting)}; Ctrl-C to do without) ..."
             )
             paces[name] = measure(settings)
+            cost = (time.monotonic() - started - spent) / works[name]
     except KeyboardInterrupt:
         announce("Measuring was stopped.")
-    return paces
+    known = {name: pace for name, pace in paces.items() if name in works}
+    guesses = {name: guess(works, known, name) for name in waiting if name not in paces} if known else {}
+    return paces | guesses
+
+
+def guess(works: Mapping[str, float], known: Mapping[str, StepPace], name: str) -> StepPace:
+    """A pace by that of the kind whose work is nearest."""
+    nearest = min(known, key=lambda other: abs(math.log(works[other] / works[name])))
+    return StepPace(known[nearest].seconds * works[name] / works[nearest], GUESSED)
+
+
+def work(settings: RunSettings) -> float:
+    """About how much a step computes: weights of the network times images, each counted once a view."""
+    source, train = SOURCES[settings.data.name], settings.train
+    with torch.device("meta"):  # nothing is computed or kept
+        network = build_network(settings.model.name, channels=source.shape[0], classes=len(source.classes))
+        problem = Problem(
+            classes=len(source.classes), features=network.features, labels=settings.data.labels, images=FEW
+        )
+        views = load_method(settings.method_name)(settings.method, problem).views
+    return parameter_count(network) * train.batch * (len(views.labeled) + train.unlabeled_ratio * len(views.unlabeled))
 
 
 def logged_seconds(run: PlannedRun) -> float | None:
@@ -106,42 +140,66 @@ def time_steps(settings: RunSettings, device: torch.device, *, warm: int, steps:
     return (time.monotonic() - started) / steps
 
 
-def outlook(plan: Plan, paces: Mapping[str, StepPace]) -> Table:
-    """Every run with its state and the time it still takes; the notes sum up. Columns without content are left out."""
+def outlook(plan: Plan) -> Table:
+    """Every run with its state; the note sums up. A column without content is left out."""
     rows = []
     for run in plan.runs:
-        settings, pace = run.settings, paces.get(kind(run.settings))
-        left = duration(steps_left(run) * pace.seconds) if pace and not run.finished else None
+        settings = run.settings
         named = [settings.data.name, settings.data.labels, settings.method_name, settings.data.fold, plan.variant(run)]
-        rows.append([*named, settings.train.steps, run.state, left])
-    columns = ["data", "labels", "method", "fold", "with", "steps", "state", "about"]
-    full = [number for number in range(len(columns)) if any(row[number] not in ("", None) for row in rows)]
-    return Table(
-        [columns[number] for number in full],
-        [[row[number] for number in full] for row in rows],
-        title=plan.table.heading,
-        notes=summary(plan.runs, paces),
-    )
+        rows.append([*named, settings.train.steps, run.state])
+    columns = ["data", "labels", "method", "fold", "with", "steps", "state"]
+    return without_empty(Table(columns, rows, plan.table.heading, [sum_up(plan.runs)]))
 
 
-def summary(runs: Sequence[PlannedRun], paces: Mapping[str, StepPace]) -> list[str]:
-    """What is left in all, how long it takes, and what that estimate is from."""
+def sum_up(runs: Sequence[PlannedRun]) -> str:
+    """What is left in all."""
     left = [run for run in runs if not run.finished]
     if not left:
-        return [f"Nothing is left to train: {plural(len(runs), 'run')} finished."]
+        return f"Nothing is left to train: {plural(len(runs), 'run')} finished."
     steps = sum(map(steps_left, left))
-    lines = [f"{len(left)} of {len(runs)} runs to train, {steps:,} steps. {say_missing(runs)}".rstrip()]
-    known = [(run, paces[kind(run.settings)]) for run in left if kind(run.settings) in paces]
-    if not known:
-        return lines
-    seconds = sum(steps_left(run) * pace.seconds for run, pace in known)
+    return f"{len(left)} of {len(runs)} runs to train, {steps:,} steps. {say_missing(runs)}".rstrip()
+
+
+def estimate(plan: Plan, paces: Mapping[str, StepPace], at_once: int = 1) -> Table:
+    """How long the runs that are left take, kind by kind; the notes sum up and say what that is from."""
+    left: dict[str, list[PlannedRun]] = {}
+    for run in plan.runs:
+        if not run.finished:
+            left.setdefault(kind(run.settings), []).append(run)
+    rows = []
+    for name, runs in left.items():
+        first, pace = runs[0].settings, paces[name]
+        data = ", ".join(dict.fromkeys(run.settings.data.name for run in runs))
+        variants = "; ".join(dict.fromkeys(plan.variant(run) for run in runs))
+        about = duration(sum(map(steps_left, runs)) * pace.seconds)
+        rows.append([first.method_name, first.model.name, data, variants, len(runs), show_pace(pace), about])
+    columns = ["method", "model", "data", "with", "runs", "a step", "about"]
+    unfinished = [run for runs in left.values() for run in runs]
+    return without_empty(Table(columns, rows, notes=explain(unfinished, paces, at_once)))
+
+
+def explain(left: Sequence[PlannedRun], paces: Mapping[str, StepPace], at_once: int) -> list[str]:
+    """How long it takes in all, and what that estimate is from."""
+    seconds = sum(steps_left(run) * paces[kind(run.settings)].seconds for run in left)
     device = choose_device(left[0].settings.runtime.device)
-    origins = Counter(pace.origin for _, pace in known)
-    unmeasured = plural(len(left) - len(known), "run")
-    unknown = f", {unmeasured} whose step was not measured left out" if len(known) < len(left) else ""
-    lines.append(f"About {duration(seconds)} one after the other on {hardware(device)}{unknown}. The estimate is from")
-    lines += [f"- {origin} ({plural(count, 'run')})" for origin, count in origins.items()]
-    return lines
+    shared = f" How much sooner --at-once {at_once} ends is not known." if at_once > 1 else ""
+    origins = Counter(paces[kind(run.settings)].origin for run in left)
+    return [
+        f"About {duration(seconds)} one after the other on {hardware(device)}.{shared} The estimate is from",
+        *(f"- {origin} ({plural(count, 'run')})" for origin, count in origins.items()),
+    ]
+
+
+def show_pace(pace: StepPace) -> str:
+    """Seconds or milliseconds of a step."""
+    return f"{pace.seconds:.1f} s" if pace.seconds >= 1 else f"{1000 * pace.seconds:.1f} ms"
+
+
+def without_empty(table: Table) -> Table:
+    """The table without columns that have no content."""
+    full = [number for number in range(len(table.columns)) if any(row[number] not in ("", None) for row in table.rows)]
+    columns, rows = [table.columns[number] for number in full], [[row[number] for number in full] for row in table.rows]
+    return replace(table, columns=columns, rows=rows)
 
 
 def steps_left(run: PlannedRun) -> int:

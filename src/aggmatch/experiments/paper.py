@@ -31,6 +31,11 @@ class Figure:
         _, sign, std = self.text.partition("±")
         return float(std) if sign else None
 
+    @property
+    def digits(self) -> int:
+        """Digits after the point, with which ours are shown too."""
+        return len(self.text.partition("±")[0].partition(".")[2])
+
 
 def printed(text: str) -> Figure | None:
     """A figure of a row, none for a dash."""
@@ -59,6 +64,8 @@ class PaperTable:
     cells: tuple[Cell, ...]
     corner: str = "method"
     """What the rows are."""
+    across: str = "data, labels"
+    """What the columns are."""
     folds: int = 3
     steps: int = STEPS
     note: str = ""
@@ -159,6 +166,7 @@ NOISE = PaperTable(
             "AggMatch": (method("aggmatch"), "77.63±12.29 85.41±7.07 78.66±5.82 89.47±5.54"),
         },
     ),
+    across="data, labels, wrong",
 )
 
 PER_CLASS = PaperTable(
@@ -171,6 +179,7 @@ PER_CLASS = PaperTable(
             "AggMatch": (on("cifar10", 40, "aggmatch"), "92.4 96.2 84.3 82.7 96.2 88.3 98.6 95.8 97.7 97.9 93.01"),
         },
     ),
+    across="class",
     folds=1,
     note="The paper shows one fold and does not say which; ours is fold 0.",
 )
@@ -189,6 +198,7 @@ COMPONENTS = PaperTable(
         },
     ),
     corner="AggMatch",
+    across="confidence",
 )
 
 SIMILARITY = PaperTable(

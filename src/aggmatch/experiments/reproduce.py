@@ -12,7 +12,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.experiments.paper import Cell, PaperTable
 from aggmatch.experiments.results import Result, result_of
 from aggmatch.experiments.runs import PlannedRun, readable_name
-from aggmatch.training.settings import resolve
+from aggmatch.training.settings import RunSettings, resolve
 
 NAMED = ("data.name", "data.labels", "method.name")
 """Settings that have columns of their own wherever runs are listed."""
@@ -24,6 +24,8 @@ class PlannedCell:
 
     cell: Cell
     runs: tuple[PlannedRun, ...]
+    protocol: RunSettings
+    """What the table itself asks for, without any change; that of fold 0."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Plan:
         """What sets a run apart from others of its method, data set and number of labels."""
         cell = next(planned.cell for planned in self.cells if run.path in (own.path for own in planned.runs))
         own = {key.split(".")[-1]: value for key, value in cell.settings.items() if key not in NAMED}
-        return " ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in own.items())
+        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in own.items()}
+        return ", ".join(f"{key} {text}" for key, text in texts.items())
 
 
 def narrow(table: PaperTable, wanted: Mapping[str, Sequence[Any]]) -> PaperTable:
@@ -72,13 +75,13 @@ def plan(table: PaperTable, layers: Sequence[Layer], out: Path, folds: int | Non
                 f"{taken[0]} cannot be set for table {table.name}, whose cells decide it (from {layer.source}). "
                 f"Choose cells with --methods, --data, --labels and --folds."
             )
-    return Plan(
-        table,
-        tuple(
-            PlannedCell(cell, tuple(plan_run(table, cell, fold, layers, out) for fold in range(folds or table.folds)))
-            for cell in table.cells
-        ),
-    )
+    return Plan(table, tuple(plan_cell(table, cell, layers, out, folds or table.folds) for cell in table.cells))
+
+
+def plan_cell(table: PaperTable, cell: Cell, layers: Sequence[Layer], out: Path, folds: int) -> PlannedCell:
+    """All folds of a cell."""
+    runs = tuple(plan_run(table, cell, fold, layers, out) for fold in range(folds))
+    return PlannedCell(cell, runs, plan_run(table, cell, 0, [], out).settings)
 
 
 def plan_run(table: PaperTable, cell: Cell, fold: int, layers: Sequence[Layer], out: Path) -> PlannedRun:

@@ -24,7 +24,7 @@ ELSEWHERE = ("data", "labels", "fold", "seed", "method", "steps", "network", "ha
 
 @dataclass(frozen=True)
 class Result:
-    """What is known of one run. An unfinished one has a curve, but neither result nor hardware nor versions yet."""
+    """What is known of one run. An unfinished one has a curve, but no result yet."""
 
     configuration: Mapping[str, Any]
     steps: int
@@ -35,6 +35,7 @@ class Result:
     curve: Sequence[Mapping[str, Any]]
     """Each evaluation of both networks, with the pseudo-label values of the log step nearest to it."""
     hardware: str | None
+    """What the last part of the run was trained on; None where the folder does not say."""
     versions: Mapping[str, str] | None
 
     @property
@@ -52,14 +53,15 @@ def result_of(path: Path) -> Result:
     folder = RunFolder(path)
     settings = folder.settings()
     records, summary = folder.records(), folder.result()
+    place = summary or folder.last_session() or {}
     return Result(
         configuration=settings.identity(),
         steps=summary["steps"] if summary else max((record["step"] for record in records), default=0),
         finished=summary is not None,
         result={name: value for name, value in summary.items() if name not in ELSEWHERE} if summary else None,
         curve=curve(records),
-        hardware=summary["hardware"] if summary else None,
-        versions=summary["versions"] if summary else None,
+        hardware=place.get("hardware"),
+        versions=place.get("versions"),
     )
 
 

@@ -109,6 +109,6 @@ def load_newest(folder: Path) -> Checkpoint | None:
             warnings.warn(f"Checkpoint {path} is damaged ({error}); using the one before it.", stacklevel=2)
     if paths:
         raise AggMatchError(
-            f"All {len(paths)} checkpoints in {folder} are damaged. Start a new run with another --out."
+            f"All {len(paths)} checkpoints in {folder} are damaged. Remove {folder.parent} and start its run again."
         )
     return None

@@ -13,7 +13,7 @@ from aggmatch.files import write_atomically
 from aggmatch.shapes import require
 from aggmatch.training.log import read_log
 from aggmatch.training.settings import RunSettings, resolve
-from aggmatch.training.summary import Summary
+from aggmatch.training.summary import Session, Summary
 
 
 class RunFolder:
@@ -24,6 +24,7 @@ class RunFolder:
         self.config = path / "config.json"
         self.split = path / "split.json"
         self.metrics = path / "metrics.jsonl"
+        self.sessions = path / "sessions.jsonl"
         self.checkpoints = path / "checkpoints"
         self.snapshots = path / "snapshots"
         self.model = path / "model.safetensors"
@@ -62,15 +63,33 @@ class RunFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 yield
         except BlockingIOError:
-            raise AggMatchError(f"Another process is training in {self.path}. Choose another --out.") from None
+            raise AggMatchError(f"Another process is training in {self.path}. Wait for its end, or stop it.") from None
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of the metrics; none where the run has not logged yet."""
         return read_log(self.metrics) if self.metrics.exists() else []
 
+    def note_session(self, session: Mapping[str, Any]) -> None:
+        """Keep where and when a process began to train here, and from which step on."""
+        try:
+            with self.sessions.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(session, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise AggMatchError(f"Cannot write {self.sessions}: {error.strerror}.") from error
+
+    def last_session(self) -> dict[str, Any] | None:
+        """What is known of the last process that trained here; None in folders that no line was written to."""
+        sessions = read_log(self.sessions) if self.sessions.exists() else []
+        return require(sessions[-1], Session, self.sessions) if sessions else None
+
     def settings(self, changes: Sequence[Layer] = ()) -> RunSettings:
         """Settings of the run, with changes."""
-        return resolve([Layer(str(self.config), self.read_json(self.config)), *changes])
+        values = self.read_json(self.config)
+        try:
+            resolve([Layer("", values)])
+        except AggMatchError as error:
+            raise AggMatchError(f"Cannot read {self.config}: {error}") from None
+        return resolve([Layer(str(self.config), values), *changes])
 
     def result(self) -> dict[str, Any] | None:
         """The summary, whole or refused; None while the run is not finished."""

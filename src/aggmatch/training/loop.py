@@ -91,6 +91,8 @@ class Run:
         snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}
         with self.folder.locked(), self.open_log() as log, signals() as received:
             self.started = time.monotonic()
+            now = {"step": state.steps_done, "started": timestamp()}
+            self.folder.note_session(now | surroundings(state.device))
             pace = Pace(state)
             while state.steps_done < train.steps:
                 state.step()
@@ -212,14 +214,20 @@ class Run:
             "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)),
             **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
-            "hardware": hardware(state.device),
-            "versions": {
-                "aggmatch": aggmatch.__version__,
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            },
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            **surroundings(state.device),
+            "finished": timestamp(),
         }
+
+
+def surroundings(device: torch.device) -> dict[str, Any]:
+    """What a run is trained on and with."""
+    versions = {"aggmatch": aggmatch.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    return {"hardware": hardware(device), "versions": versions}
+
+
+def timestamp() -> str:
+    """The moment, for people and files."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class Pace:

@@ -1,9 +1,18 @@
-"""What the summary of a finished run holds."""
+"""What a run says of itself: where it trains and, when it is finished, its summary."""
 
 from typing import NotRequired, TypedDict
 
 from aggmatch.config import Count, Natural, NonNegative
 from aggmatch.shapes import Percent
+
+
+class Session(TypedDict):
+    """Where a process trained: a line of `sessions.jsonl`."""
+
+    step: Natural
+    started: str
+    hardware: str
+    versions: dict[str, str]
 
 
 class Summary(TypedDict):

@@ -19,6 +19,17 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+const boxes = document.querySelectorAll(".scroll");
+const hint = (box) => {
+  const rest = box.scrollWidth - box.clientWidth;
+  box.classList.toggle("wide", rest > 1);
+  box.classList.toggle("more", rest - box.scrollLeft > 1);
+};
+const hintAll = () => boxes.forEach(hint);
+hintAll();
+window.addEventListener("resize", hintAll);
+document.addEventListener("toggle", hintAll, true);
+document.addEventListener("scroll", (event) => event.target.matches?.(".scroll") && hint(event.target), true);
 window.addEventListener("beforeprint", () => {
   for (const details of document.querySelectorAll("details")) details.open = true;
 });

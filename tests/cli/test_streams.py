@@ -1,0 +1,45 @@
+"""What is printed where not every character can be."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import aggmatch
+from aggmatch.cli.streams import print_plainly
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"), [("ascii", b"1 +- 2 - 3 *#@& ?\n"), ("latin-1", b"1 \xb1 2 - 3 *#\xa7\xb6 ?\n")]
+)
+def test_a_stream_gets_something_readable_for_what_it_cannot_encode(encoding, text):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding)
+    print_plainly(stream)
+    print("1 ± 2 – 3 †‡§¶ 字", file=stream, flush=True)
+    assert stream.buffer.getvalue() == text
+
+
+def test_a_stream_that_knows_every_character_prints_every_character():
+    stream = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    print_plainly(stream, io.StringIO())
+    print("1 ± 2 †", file=stream, flush=True)
+    assert stream.buffer.getvalue().decode() == "1 ± 2 †\n"
+
+
+def test_commands_print_tables_and_errors_to_a_stream_of_ascii(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(Path(aggmatch.__file__).parents[1]), "PYTHONIOENCODING": "ascii"}
+
+    def call(*words: str) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "aggmatch", *words]
+        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, check=False)
+
+    stored = Path(__file__).parents[2] / "results/cifar10-40.jsonl"
+    table = call("reproduce", "momentum", "--results", str(stored))
+    assert table.returncode == 0
+    assert b"mean +- deviation" in table.stdout
+    mistake = call("reproduce", "zwölf")
+    assert (mistake.returncode, mistake.stderr.count(b"\n")) == (2, 1)
+    assert b"Unknown table 'zw?lf'" in mistake.stderr
