@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aggmatch.config import flatten
-from aggmatch.experiments.figures import (
+from aggmatch.experiments.paper import Cell, PaperTable
+from aggmatch.experiments.readings import (
     Length,
     Median,
     departures,
@@ -16,7 +17,6 @@ from aggmatch.experiments.figures import (
     measure,
     understood,
 )
-from aggmatch.experiments.paper import Cell, PaperTable
 from aggmatch.experiments.reproduce import Plan, PlannedCell
 from aggmatch.experiments.results import Result
 from aggmatch.files import make_folder, write_atomically

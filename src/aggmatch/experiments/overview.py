@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aggmatch.errors import AggMatchError
-from aggmatch.experiments.figures import (
+from aggmatch.experiments.readings import (
     Length,
     Median,
     departures,

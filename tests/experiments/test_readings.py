@@ -1,6 +1,6 @@
 import pytest
 
-from aggmatch.experiments.figures import Length, Median, departures, describe_counts, describe_departures, likeness
+from aggmatch.experiments.readings import Length, Median, departures, describe_counts, describe_departures, likeness
 from aggmatch.training.settings import resolve
 
 
