@@ -2,6 +2,7 @@
 
 import csv
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +72,11 @@ def test_new_files_are_predicted(run, trained, tmp_path):
     paint(tmp_path / "new/a.png", 2)
     paint(tmp_path / "new/deep/b.png", 190)
     (tmp_path / "new/broken.png").write_text("no image")
-    with pytest.warns(UserWarning, match=r"1 of 4 files cannot be read .*: new/broken\.png \(not an image\)"):
-        code, out, _ = run("predict", "run", "new", "photos/dark/1.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        code, out, err = run("predict", "run", "new", "photos/dark/1.png")
     assert code == 0
+    assert "1 of 4 files cannot be read and are left out: new/broken.png (not an image)" in err
     assert [line.split()[0] for line in out.splitlines() if ".png" in line] == [
         "new/a.png",
         "new/deep/b.png",

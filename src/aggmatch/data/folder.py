@@ -57,8 +57,7 @@ def decode(file: Path, side: int, channels: int) -> Tensor:
 
     Raises OSError, ValueError or SyntaxError for what is no image, as Pillow does.
     """
-    with warnings.catch_warnings(), Image.open(file) as image:
-        warnings.simplefilter("ignore")  # of unusual but readable files
+    with Image.open(file) as image:
         mode = "RGB" if channels == 3 else "L"
         image.draft(mode, (side, side))  # lets JPEG decode at a fraction of its size
         upright = ImageOps.exif_transpose(image)
@@ -78,7 +77,8 @@ def decode_all(files: Sequence[Path], side: int, channels: int) -> tuple[Tensor,
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             return "not an image" if isinstance(error, UnidentifiedImageError) else str(error) or "damaged"
 
-    with ThreadPoolExecutor() as pool:
+    with warnings.catch_warnings(), ThreadPoolExecutor() as pool:
+        warnings.simplefilter("ignore")  # of unusual but readable files; here, as threads share the filters
         results = list(pool.map(attempt, files))
     bad = [f"{file} ({result})" for file, result in zip(files, results, strict=True) if isinstance(result, str)]
     if bad:
