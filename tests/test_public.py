@@ -23,6 +23,7 @@ LAYERS = [
     ["evaluation", "recipes"],
     ["training"],
     ["inference"],
+    ["export"],
     ["analysis", "experiments", "listings", "console"],
     ["cli"],
     ["__main__"],

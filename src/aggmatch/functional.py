@@ -91,24 +91,16 @@ class PseudoLabels(NamedTuple):
     """Confidence, a 0/1 mask or a weight in [0, 1], (B,)."""
 
 
-class PseudoLabelScores(NamedTuple):
-    """Agreement of pseudo labels with the truth, each sample counting with its weight."""
-
-    precision: Tensor
-    recall: Tensor
-    coverage: Tensor
-
-
-def score_pseudo_labels(pseudo: PseudoLabels, truth_B: Tensor) -> PseudoLabelScores:
-    """Precision, recall and coverage of pseudo labels; samples of unknown truth (−1) do not count.
+def score_pseudo_labels(pseudo: PseudoLabels, truth_B: Tensor | None) -> dict[str, Tensor]:
+    """Coverage of pseudo labels and, where the truth is known, their precision and recall.
 
     precision = Σ w·correct / Σ w,   recall = Σ w·correct / n,   coverage = Σ w / n
 
     For 0/1 weights these are the usual ones. With nothing kept, precision is 0.
     """
-    known_B = (truth_B >= 0).float()
-    weight_B = pseudo.weight.float() * known_B
-    correct = (weight_B * (pseudo.target == truth_B)).sum()
-    n = known_B.sum().clamp(min=1)
-    total = weight_B.sum()
-    return PseudoLabelScores(correct / total.clamp(min=1e-12), correct / n, total / n)
+    weight_B = pseudo.weight.float()
+    coverage = {"coverage": weight_B.mean()}
+    if truth_B is None:
+        return coverage
+    correct_B = weight_B * (pseudo.target == truth_B)
+    return {"precision": correct_B.sum() / weight_B.sum().clamp(min=1e-12), "recall": correct_B.mean()} | coverage

@@ -13,7 +13,7 @@ from torch import Tensor
 from aggmatch import __version__
 from aggmatch.augment import check_images
 from aggmatch.config import Layer
-from aggmatch.data import DataSet, load
+from aggmatch.data import DataSet, decode_all, load_for
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate, predict
@@ -31,6 +31,8 @@ class TrainedModel:
     network: Network
     method: Method[Any]
     classes: tuple[str, ...]
+    side: int
+    """Pixels of the images that it was trained on, each way."""
     settings: RunSettings
 
     @classmethod
@@ -50,11 +52,11 @@ class TrainedModel:
             method, (network,) = rebuild(saved, settings, device, "network")
             for name in method.predictor:
                 method.get_buffer(name).copy_(saved.tensors[f"method.{name}"])
-        return cls(network, method, tuple(saved.facts["classes"]), settings)
+        return cls(network, method, tuple(saved.facts["classes"]), int(saved.facts["size"]), settings)
 
     def data(self, *, download: bool = False) -> DataSet:
         """The data set that it was trained on."""
-        return load(self.settings.data.name, Path(self.settings.runtime.data_dir), download)
+        return load_for(self.settings.data, self.settings.runtime.data_dir, download)
 
     def predict(self, images: Tensor) -> Tensor:
         """Class probabilities of uint8 images (N, C, side, side), in the order of `classes`; (N, Y), on the CPU."""
@@ -62,6 +64,14 @@ class TrainedModel:
         if images.shape[1] != self.network.channels:
             raise AggMatchError(f"The model takes images of {self.network.channels} channels, got {images.shape[1]}.")
         return predict(self.method, self.network, images)
+
+    def predict_files(self, files: Sequence[Path], batch: int = 1000) -> Iterator[tuple[Path, Tensor]]:
+        """Each file that can be read with its class probabilities, (Y,); images are scaled as for training."""
+        for first in range(0, len(files), batch):
+            some = files[first : first + batch]
+            pixels, kept = decode_all(some, self.side, self.network.channels)
+            for position, probs in zip(kept, self.predict(pixels), strict=True):
+                yield some[position], probs
 
     def evaluate(self, data: DataSet) -> Evaluation:
         """Predictions on the test images."""

@@ -7,6 +7,7 @@ file and `--set` override both. Everything not named here has the default of its
 from typing import Any
 
 from aggmatch.config import Layer
+from aggmatch.data.folder import is_path
 from aggmatch.methods import load_method
 
 # Digits: chosen by accuracy on the unlabelled training images of folds 10 and up, never on test images: the common
@@ -36,6 +37,9 @@ DATA: dict[str, dict[str, Any]] = {
     "svhn": {"data.labels": 40, "model.name": "wrn-28-2"},
 }
 
+FOLDER: dict[str, Any] = {"data.labels": None, "model.name": "wrn-28-2", "train.steps": 20_000}
+"""Of a folder of images: every label that is given, and a number of steps that a GPU takes in minutes."""
+
 METHOD: dict[tuple[str, str], dict[str, Any]] = {
     ("digits", "aggmatch"): {
         "method.slots": 64,
@@ -63,7 +67,7 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
 def recipe(data: str, method: str) -> list[Layer]:
     """Layers of defaults for a method on a data set."""
     return [
-        Layer(f"the recipe of {data}", DATA.get(data, {})),
+        Layer(f"the recipe of {data}", FOLDER if is_path(data) else DATA.get(data, {})),
         Layer(f"the defaults of {method}", load_method(method).defaults),
         Layer(f"the recipe of {method} on {data}", METHOD.get((data, method), {})),
     ]

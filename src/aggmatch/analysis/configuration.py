@@ -53,7 +53,8 @@ def command(run: RunRecord) -> str:
     """The command that repeats a run: what departs from the recipe is said, the rest is the recipe."""
     data = run.settings.data
     words = ["aggmatch", "train", data.name, "--method", run.method]
-    words += ["--labels", str(data.labels), "--fold", str(data.fold)]
+    words += ["--labels", str(data.labels)] if data.labels else []
+    words += ["--fold", str(data.fold)]
     for key, value in departures(run).items():
         if key in OPTIONS:
             words += [OPTIONS[key], str(value)]

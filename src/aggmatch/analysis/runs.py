@@ -62,7 +62,8 @@ class RunRecord:
 
     def data(self) -> DataSet:
         """The data set that it was trained on."""
-        return load_once(self.settings.data.name, self.settings.runtime.data_dir, self.download)
+        data = self.settings.data
+        return load_once(data.name, self.settings.runtime.data_dir, self.download, data.side, data.holdout)
 
     def split(self) -> Split:
         """Which training images carried which label."""
@@ -116,9 +117,9 @@ def no_snapshots(run: RunRecord) -> str:
 
 
 @lru_cache(maxsize=2)
-def load_once(name: str, data_dir: str, download: bool) -> DataSet:
+def load_once(name: str, data_dir: str, download: bool, side: int, holdout: float) -> DataSet:
     """A data set; runs on the same one share it."""
-    return load(name, Path(data_dir), download)
+    return load(name, Path(data_dir), download, side=side, holdout=holdout)
 
 
 def read_runs(paths: Sequence[Path], changes: Sequence[Layer] = (), *, download: bool = False) -> list[RunRecord]:

@@ -21,7 +21,9 @@ app = typer.Typer(
 )
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; repeatable.")]
-Data = Annotated[str | None, typer.Argument(help="See `aggmatch list data`.", show_default="digits")]
+Data = Annotated[
+    str | None, typer.Argument(help="See `aggmatch list data`; or a folder of images.", show_default="digits")
+]
 Labels = Annotated[
     int | None, typer.Option(help="Labelled images in all, equal per class.", show_default="the recipe's")
 ]
@@ -51,9 +53,20 @@ def gather(config: Path | None, assignments: list[str] | None, **options: Any) -
     layers = [read_file(config)] if config else []
     for name, value in options.items():
         if value is not None:
+            if name == "data":
+                value = absolute(value)
             source = f"{'DATA' if name == 'data' else '--' + name.replace('_', '-')} {value}"
             layers.append(Layer(source, {KEYS[name]: str(value) if isinstance(value, Path) else value}))
     return layers + [read_assignment(text) for text in assignments or []]
+
+
+def absolute(data: str) -> str:
+    """A data set as a run remembers it: a folder by its whole path, so that the run can go on from anywhere."""
+    if not Path(data).is_dir():
+        return data
+    from aggmatch.data import SOURCES
+
+    return data if data in SOURCES else str(Path(data).resolve())
 
 
 def listed(text: str | None) -> list[str]:

@@ -1,8 +1,9 @@
 """Data sets as uint8 tensors, the choice of labels, and endless streams of indices."""
 
 from aggmatch.data.download import fetch
+from aggmatch.data.folder import decode_all, find_images
 from aggmatch.data.images import Archive, DataSet, Images, Source
-from aggmatch.data.sources import SOURCES, load
+from aggmatch.data.sources import SOURCES, load, load_for
 from aggmatch.data.splits import DataSettings, Split, draw_split, make_split
 from aggmatch.data.streams import BalancedStream, IndexStream
 
@@ -16,8 +17,11 @@ __all__ = [
     "IndexStream",
     "Source",
     "Split",
+    "decode_all",
     "draw_split",
     "fetch",
+    "find_images",
     "load",
+    "load_for",
     "make_split",
 ]

@@ -1,12 +1,13 @@
 """From a name to a data set: the table of known sources, and `load`."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from aggmatch.data import cifar, digits, svhn
 from aggmatch.data.download import Progress, fetch
+from aggmatch.data.folder import is_path, read_folder
 from aggmatch.data.images import DataSet, Source
+from aggmatch.data.splits import DataSettings
 from aggmatch.errors import AggMatchError, unknown
 
 SOURCES: Mapping[str, Source] = {
@@ -15,16 +16,28 @@ SOURCES: Mapping[str, Source] = {
 """Every data set known by name. A new one is a module with a `Source`, named here."""
 
 
-def load(name: str, data_dir: Path, download: bool = False, progress: Progress | None = None) -> DataSet:
+def load_for(settings: DataSettings, data_dir: str, download: bool = False) -> DataSet:
+    """The data set that the settings of a run name."""
+    return load(settings.name, Path(data_dir), download, side=settings.side, holdout=settings.holdout)
+
+
+def load(
+    name: str,
+    data_dir: Path,
+    download: bool = False,
+    progress: Progress | None = None,
+    *,
+    side: int = DataSettings.side,
+    holdout: float = DataSettings.holdout,
+) -> DataSet:
     """The data set called `name`, its files read from `data_dir` and fetched into it first if `download`.
 
-    `progress` is told about downloads as `fetch` describes.
+    A path is a folder of one's own images, scaled to `side`; where it has no test images, the share `holdout` of the
+    labelled ones becomes them. `progress` is told about downloads as `fetch` describes.
     """
     if name not in SOURCES:
-        if _is_path(name):
-            raise AggMatchError(
-                f"Cannot load '{name}': folders of images are not supported yet. Take one of {', '.join(SOURCES)}."
-            )
+        if is_path(name):
+            return read_folder(Path(name), side, holdout)
         raise unknown("data set", name, SOURCES, see="aggmatch list data")
     source = SOURCES[name]
     try:
@@ -46,8 +59,3 @@ def load(name: str, data_dir: Path, download: bool = False, progress: Progress |
         )
     train, test = source.read(data_dir)
     return DataSet(source.name, train, test, source.classes, source.mirror, source.noise_map)
-
-
-def _is_path(name: str) -> bool:
-    separators = [separator for separator in (os.sep, os.altsep) if separator]
-    return any(separator in name for separator in separators) or (bool(name) and Path(name).is_dir())

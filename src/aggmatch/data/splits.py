@@ -29,9 +29,13 @@ class DataSettings(Settings):
     """The data set of a run, and how its labels are chosen."""
 
     name: str = "digits"
-    """Data set: one of `aggmatch list data`."""
-    labels: Count = 40
-    """Labelled images in all, equally many of each class."""
+    """Data set: one of `aggmatch list data`, or a folder of images."""
+    labels: Count | None = 40
+    """Labelled images in all, equally many of each class; null for all that there are."""
+    side: Annotated[int, Range(8, 1024)] = 32
+    """Pixels to which images of a folder are scaled, each way; other data sets have their own."""
+    holdout: Annotated[float, Range(0, 0.9, above=True)] = 0.2
+    """Share of the labelled images of each class that a folder without test images holds out as those."""
     fold: Natural = 0
     """Seed of the choice. Folds 0, 1 and 2 make up the mean ± std of a table."""
     split: str | None = None
@@ -214,6 +218,10 @@ def _check_classes(data: DataSet, sizes: NDArray[np.int64]) -> None:
 def _labeled_counts(data: DataSet, sizes: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
     """Labelled images of each class, `settings.labels` in all."""
     total, classes = settings.labels, len(sizes)
+    if total is None:
+        if settings.labeled_imbalance != 1:
+            raise ConfigError("data.labeled_imbalance", "needs a number of labels (data.labels), got null")
+        return sizes
     if total < classes:
         raise ConfigError("data.labels", f"must be at least {classes}, one for each class of {data.name}, got {total}")
     if settings.labeled_imbalance == 1 and total % classes:

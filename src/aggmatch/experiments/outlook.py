@@ -129,7 +129,7 @@ def measure(settings: RunSettings) -> StepPace:
 
 def time_steps(settings: RunSettings, device: torch.device, *, warm: int, steps: int) -> float:
     """Seconds of one of several steps after a few that do not count."""
-    state = TrainState(settings, *stand_in(settings, FEW + settings.data.labels), device)
+    state = TrainState(settings, *stand_in(settings, FEW + (settings.data.labels or 0)), device)
     for _ in range(warm):
         state.step()
     synchronize(device)

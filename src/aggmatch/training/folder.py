@@ -115,4 +115,4 @@ class RunFolder:
 def run_name(settings: RunSettings) -> str:
     """What the folder of a run is called: `cifar10-40-aggmatch-fold0`."""
     data, method = settings.data, settings.method_name.replace(":", ".")
-    return f"{Path(data.name).name}-{data.labels}-{method}-fold{data.fold}"
+    return f"{Path(data.name).name}-{data.labels or 'all'}-{method}-fold{data.fold}"

@@ -18,7 +18,7 @@ import torch
 
 import aggmatch
 from aggmatch.config import Layer, differences
-from aggmatch.data import DataSet, Images, Split, load, make_split
+from aggmatch.data import DataSet, Images, Split, load_for, make_split
 from aggmatch.devices import choose_device, hardware
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import accuracies, evaluate
@@ -248,26 +248,31 @@ class Pace:
         return round(steps * self.state.images_per_step / max(seconds, 1e-9), 1)
 
 
-def start(settings: RunSettings, out: str | Path, *, download: bool = False) -> Run:
-    """Begin a run in a new folder. Data and split are read first, so a mistake there leaves no folder behind."""
+def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None, download: bool = False) -> Run:
+    """Begin a run in a new folder, on the data set that the settings name or on `data`.
+
+    Data and split are read first, so a mistake there leaves no folder behind.
+    """
     folder = RunFolder(Path(out))
     if folder.holds_run:
         raise AggMatchError(f"{out} holds a run already. Continue it with --resume, or choose another --out.")
     device = choose_device(settings.runtime.device)
-    data = load(settings.data.name, Path(settings.runtime.data_dir), download)
+    data = data or load_for(settings.data, settings.runtime.data_dir, download)
     split = make_split(data, settings.data)
     state = TrainState(settings, data, split, device)
     folder.create(split.encoded(), settings.to_dict())
     return Run(settings, data, split, folder, state)
 
 
-def resume(out: str | Path, changes: Sequence[Layer] = (), *, download: bool = False) -> Run:
+def resume(
+    out: str | Path, changes: Sequence[Layer] = (), *, data: DataSet | None = None, download: bool = False
+) -> Run:
     """Continue the run of a folder. `changes` may only touch where it runs, not what it computes."""
     folder = RunFolder(Path(out))
     if not folder.holds_run:
         raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one without --resume.")
     settings = resumed_settings(folder, changes)
-    data = load(settings.data.name, Path(settings.runtime.data_dir), download)
+    data = data or load_for(settings.data, settings.runtime.data_dir, download)
     split = Split.read(folder.split, data)
     state = TrainState(settings, data, split, choose_device(settings.runtime.device))
     run = Run(settings, data, split, folder, state)
@@ -282,7 +287,7 @@ def resume(out: str | Path, changes: Sequence[Layer] = (), *, download: bool = F
 def resumed_settings(folder: RunFolder, changes: Sequence[Layer]) -> RunSettings:
     """Settings of the run in a folder with `changes`, which are refused if they touch what it computes."""
     settings = folder.settings(changes)
-    differing = differences(folder.read_json(folder.config), settings.to_dict())
+    differing = differences(folder.settings().to_dict(), settings.to_dict())
     changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
     if changed:
         listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())

@@ -38,7 +38,8 @@ class TrainState:
         torch.backends.cudnn.benchmark = True  # shapes never change, so the choice of kernels pays
         weight_seed, labeled_seed, unlabeled_seed, view_seed = seeds(settings)
         self.pixels = data.train.pixels.to(device)
-        self.truth = data.train.labels.to(device)
+        # Of a set where some classes are not known, those that are say nothing about pseudo labels: they were given.
+        self.truth = data.train.labels.to(device) if (data.train.labels >= 0).all() else None
         split = split.to(device)
         self.labeled_index, self.labels = split.labeled, split.labels
 
@@ -137,8 +138,9 @@ class TrainState:
         )
         values = {**result.parts, "loss": result.loss.detach()}
         if result.pseudo is not None:
-            scores = score_pseudo_labels(result.pseudo, self.truth[batch.unlabeled_index])
-            values |= {f"pseudo_{name}": value for name, value in scores._asdict().items()}
+            truth_B = None if self.truth is None else self.truth[batch.unlabeled_index]
+            scores = score_pseudo_labels(result.pseudo, truth_B)
+            values |= {f"pseudo_{name}": value for name, value in scores.items()}
         self.meters.add(values, self.step_counter)
         self.step_counter.add_(1)
 

@@ -1,0 +1,74 @@
+"""Commands that use a finished model: predict, export."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aggmatch.cli.app import Device, app, gather
+from aggmatch.errors import AggMatchError
+
+FORMATS = (".csv", ".json")
+Trained = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
+
+
+@app.command()
+def predict(
+    run: Trained,
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    out: Annotated[Path | None, typer.Option(help="Write the table here: FILE.csv or FILE.json.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Probabilities of all classes, not of the first alone.")] = False,
+    device: Device = None,
+) -> None:
+    """Classes of new images by a finished run's model."""
+    if out is not None and out.suffix not in FORMATS:
+        raise AggMatchError(f"--out must end in {' or '.join(FORMATS)}, got {out}.")
+
+    from aggmatch.console import say, stdout
+    from aggmatch.data import find_images
+    from aggmatch.files import make_folder, write_atomically
+    from aggmatch.inference import TrainedModel
+    from aggmatch.tables import Table
+
+    model = TrainedModel.load(run, gather(None, None, device=device))
+    files: list[Path] = []
+    for path in images:
+        if not path.exists():
+            raise AggMatchError(f"There is no {path}. Name image files, or folders of them.")
+        files += find_images(path) if path.is_dir() else [path]
+    rows = []
+    for file, probs in model.predict_files(files):
+        best = int(probs.argmax())
+        shown = probs if all_ else probs[:0]
+        rows.append([str(file), model.classes[best], *(round(p, 6) for p in [float(probs[best]), *shown.tolist()])])
+    if not rows:
+        raise AggMatchError(f"No image could be read in {', '.join(map(str, images))}.")
+    table = Table(["file", "class", "probability", *(model.classes if all_ else [])], rows)
+    if out is None:
+        stdout.print(table.rich())
+    else:
+        make_folder(out.parent)
+        write_atomically(out, (table.csv() if out.suffix == ".csv" else table.json() + "\n").encode())
+        say(f"{len(rows)} of {len(files)} images: {out}")
+
+
+@app.command()
+def export(
+    run: Trained,
+    out: Annotated[Path | None, typer.Option(help="File to write.", show_default="RUN/model.onnx")] = None,
+) -> None:
+    """Write a finished run's model as ONNX: images in, class probabilities out."""
+    from aggmatch.console import say
+    from aggmatch.export import to_onnx
+    from aggmatch.files import make_folder, write_atomically
+    from aggmatch.inference import TrainedModel
+
+    out = out or run / "model.onnx"
+    model = TrainedModel.load(run, gather(None, None, device="cpu"))
+    content = to_onnx(model)
+    make_folder(out.parent)
+    write_atomically(out, content)
+    say(
+        f"{out}: takes `images`, uint8 of any number × {model.network.channels} × {model.side} × {model.side}, gives "
+        f"`probabilities` of {', '.join(model.classes)}."
+    )

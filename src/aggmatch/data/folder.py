@@ -1,0 +1,166 @@
+"""Images of one's own: files from folders as uint8 tensors, and a folder of them as a data set.
+
+A folder is laid out as people have it anyway: `FOLDER/CLASS/...` holds the labelled images of a class and
+`FOLDER/unlabeled/...` those without a label, either directly or below `FOLDER/train`; `FOLDER/test/CLASS/...`, where it
+is there, holds the test images. Images may lie any number of folders deep, in any size and common format.
+"""
+
+import hashlib
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from aggmatch.data.images import UNKNOWN, DataSet, Images
+from aggmatch.errors import AggMatchError
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+UNLABELED, TRAIN, TEST = "unlabeled", "train", "test"
+NAMED = 3
+"""Unreadable files that a warning names; the others it counts."""
+
+
+class Labeled(NamedTuple):
+    """A file and the number of its class, or −1."""
+
+    file: Path
+    label: int
+
+
+def is_path(name: str) -> bool:
+    """Whether a data set is named by a folder: one that exists, or a name that can only be a path."""
+    separators = [separator for separator in (os.sep, os.altsep) if separator]
+    return any(separator in name for separator in separators) or (bool(name) and Path(name).is_dir())
+
+
+# Files -----------------------------------------------------------------------------------------------------------
+
+
+def find_images(folder: Path) -> list[Path]:
+    """Image files below a folder by their suffix, in the order of their names; hidden ones are left out."""
+    found = []
+    for place, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [Path(place, name) for name in files if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
+    return sorted(found)
+
+
+def decode(file: Path, side: int, channels: int) -> Tensor:
+    """An image as uint8, channels × side × side: turned as the camera held it, cut to a square about its centre.
+
+    Raises OSError, ValueError or SyntaxError for what is no image, as Pillow does.
+    """
+    with Image.open(file) as image:
+        mode = "RGB" if channels == 3 else "L"
+        image.draft(mode, (side, side))  # lets JPEG decode at a fraction of its size
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I"):  # 16 bits: Pillow would cut them off above 255
+            upright = Image.fromarray((np.asarray(upright) >> 8).clip(0, 255).astype(np.uint8))
+        square = ImageOps.fit(upright.convert(mode), (side, side), Image.Resampling.BICUBIC)
+    pixels = torch.from_numpy(np.array(square))
+    return pixels.permute(2, 0, 1) if channels == 3 else pixels[None]
+
+
+def decode_all(files: Sequence[Path], side: int, channels: int) -> tuple[Tensor, list[int]]:
+    """The images that can be read, (N, channels, side, side), and their positions; a warning names the others."""
+
+    def attempt(file: Path) -> Tensor | str:
+        try:
+            return decode(file, side, channels)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            return "not an image" if isinstance(error, UnidentifiedImageError) else str(error) or "damaged"
+
+    with warnings.catch_warnings(), ThreadPoolExecutor() as pool:
+        warnings.simplefilter("ignore")  # of unusual but readable files; here, as threads share the filters
+        results = list(pool.map(attempt, files))
+    bad = [f"{file} ({result})" for file, result in zip(files, results, strict=True) if isinstance(result, str)]
+    if bad:
+        more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
+        listed = ", ".join(bad[:NAMED])
+        warnings.warn(
+            f"{len(bad)} of {len(files)} files cannot be read and are left out: {listed}{more}.", stacklevel=2
+        )
+    good = [position for position, result in enumerate(results) if not isinstance(result, str)]
+    images = [result for result in results if not isinstance(result, str)]
+    return torch.stack(images) if images else torch.zeros(0, channels, side, side, dtype=torch.uint8), good
+
+
+# Data sets ---------------------------------------------------------------------------------------------------------
+
+
+def read_folder(path: Path, side: int, holdout: float) -> DataSet:
+    """The data set of a folder, its images scaled to `side`.
+
+    Without a folder `test`, a share of the labelled images of each class is held out for testing, chosen by a hash of
+    their names: whoever adds images turns hardly any training image into a test image.
+    """
+    if not path.is_dir():
+        raise AggMatchError(f"There is no folder {path}. Name one with images, or a data set of `aggmatch list data`.")
+    root = path / TRAIN if (path / TRAIN).is_dir() else path
+    classes = class_names(path, root)
+    train = list_labeled(root, classes)
+    train += [Labeled(file, UNKNOWN) for file in find_images(root / UNLABELED)]
+    if (path / TEST).is_dir():
+        strangers = sorted({folder.name for folder in subfolders(path / TEST)} - set(classes))
+        if strangers:
+            raise AggMatchError(
+                f"{path / TEST} has the class '{strangers[0]}', which {root} has not: its classes are "
+                f"{', '.join(classes)}."
+            )
+        test = list_labeled(path / TEST, classes)
+    else:
+        held = held_out(train, root, holdout)
+        test = [item for item in train if item in held]
+        train = [item for item in train if item not in held]
+    if not test:
+        raise AggMatchError(
+            f"{path} has no image to test with. Put some of each class into {path / TEST}/CLASS, or label at least "
+            f"two images of a class."
+        )
+    return DataSet(str(path), read_images(train, side), read_images(test, side), classes, mirror=True)
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """Folders directly in a folder, by name; hidden ones are left out."""
+    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def class_names(path: Path, root: Path) -> tuple[str, ...]:
+    """The classes: folders below `root` that mean nothing else."""
+    reserved = {UNLABELED} | ({TRAIN, TEST} if root == path else set())
+    classes = tuple(folder.name for folder in subfolders(root) if folder.name not in reserved)
+    if len(classes) < 2:
+        found = f"only '{classes[0]}'" if classes else "none"
+        raise AggMatchError(
+            f"{root} must hold a folder of images for each of at least two classes, got {found}: "
+            f"{root}/CLASS/image.jpg, and {root}/{UNLABELED}/image.jpg for images without a label."
+        )
+    return classes
+
+
+def list_labeled(root: Path, classes: Iterable[str]) -> list[Labeled]:
+    """The images of each class folder that is there."""
+    return [Labeled(file, k) for k, name in enumerate(classes) for file in find_images(root / name)]
+
+
+def held_out(items: Sequence[Labeled], root: Path, share: float) -> set[Labeled]:
+    """Of each class with at least two images, the given share of them, at least one, by a hash of their names."""
+    chosen: set[Labeled] = set()
+    for label in {item.label for item in items} - {UNKNOWN}:
+        mine = [item for item in items if item.label == label]
+        mine.sort(key=lambda item: hashlib.sha256(item.file.relative_to(root).as_posix().encode()).digest())
+        chosen |= set(mine[: max(1, round(share * len(mine)))] if len(mine) > 1 else [])
+    return chosen
+
+
+def read_images(items: Sequence[Labeled], side: int) -> Images:
+    """The readable ones of these images."""
+    pixels, kept = decode_all([item.file for item in items], side, channels=3)
+    return Images(pixels, torch.tensor([items[position].label for position in kept], dtype=torch.int64))

@@ -1,0 +1,166 @@
+"""Images of one's own: what is found, how it is read, and what a folder means."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from aggmatch.config import ConfigError
+from aggmatch.data import load, make_split
+from aggmatch.data.folder import decode, decode_all, find_images, held_out, is_path, list_labeled, read_folder
+from aggmatch.data.splits import DataSettings
+from aggmatch.errors import AggMatchError
+
+
+def paint(file: Path, color: tuple[int, int, int] = (200, 30, 30), size: tuple[int, int] = (20, 20)) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, color).save(file)
+    return file
+
+
+@pytest.fixture
+def flowers(tmp_path: Path) -> Path:
+    """Ten red roses, five yellow tulips and four images without a label."""
+    for k in range(10):
+        paint(tmp_path / f"flowers/rose/{k}.png", (200, k, 0))
+    for k in range(5):
+        paint(tmp_path / f"flowers/tulip/deep/er/{k}.jpg", (220, 200, k))
+    for k in range(4):
+        paint(tmp_path / f"flowers/unlabeled/{k}.bmp", (0, 0, 10 * k))
+    return tmp_path / "flowers"
+
+
+# Files -----------------------------------------------------------------------------------------------------------
+
+
+def test_images_are_found_by_suffix_in_order_and_hidden_files_are_not(tmp_path):
+    for name in ("b.PNG", "a.jpg", ".hidden.png", "notes.txt", "sub/c.webp", ".cache/d.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert [file.relative_to(tmp_path).as_posix() for file in find_images(tmp_path)] == ["a.jpg", "b.PNG", "sub/c.webp"]
+
+
+def test_an_image_is_cut_to_a_square_about_its_centre(tmp_path):
+    wide = np.zeros((10, 30, 3), dtype=np.uint8)
+    wide[:, 10:20] = 255
+    Image.fromarray(wide).save(tmp_path / "wide.png")
+    assert torch.equal(decode(tmp_path / "wide.png", 10, 3), torch.full((3, 10, 10), 255, dtype=torch.uint8))
+
+
+def test_an_image_is_turned_as_the_camera_held_it(tmp_path):
+    image = Image.fromarray(np.repeat(np.array([[255, 0]], dtype=np.uint8).repeat(8, 1), 16, 0))  # bright on the left
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise
+    image.save(tmp_path / "turned.png", exif=exif)
+    pixels = decode(tmp_path / "turned.png", 16, 1)
+    assert pixels[0, :6].float().mean() > 250, "bright on top"
+    assert pixels[0, -6:].float().mean() < 5
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_kind_of_image_becomes_grey_or_coloured_bytes(tmp_path, mode, channels):
+    if mode == "I;16":
+        image = Image.fromarray(np.full((9, 9), 200 << 8, dtype=np.uint16))
+    else:
+        image = Image.new("L", (9, 9), 200).convert(mode)
+    file = tmp_path / ("image.tif" if mode == "CMYK" else "image.png")
+    image.save(file)
+    pixels = decode(file, 8, channels)
+    assert (pixels.shape, pixels.dtype) == ((channels, 8, 8), torch.uint8)
+    assert abs(pixels.float().mean().item() - (255 if mode == "1" else 200)) < 60
+
+
+def test_unreadable_files_are_named_and_left_out(tmp_path):
+    files = [paint(tmp_path / "good.png"), tmp_path / "text.jpg", tmp_path / "empty.png", tmp_path / "gone.png"]
+    files[1].write_text("no image")
+    files[2].touch()
+    cut = paint(tmp_path / "cut.png", size=(300, 300))
+    cut.write_bytes(cut.read_bytes()[:100])
+    with pytest.warns(UserWarning, match=r"4 of 6 files cannot be read .*text\.jpg \(not an image\).* and 1 more"):
+        pixels, kept = decode_all([*files, cut, paint(tmp_path / "last.png")], 8, 3)
+    assert kept == [0, 5]
+    assert pixels.shape == (2, 3, 8, 8)
+
+
+# Data sets ---------------------------------------------------------------------------------------------------------
+
+
+def test_subfolders_are_classes_and_a_fifth_is_held_out(flowers):
+    data = read_folder(flowers, 16, 0.2)
+    assert data.classes == ("rose", "tulip")
+    assert data.train.pixels.shape == (8 + 4 + 4, 3, 16, 16)
+    assert torch.bincount(data.train.labels + 1).tolist() == [4, 8, 4], "unlabelled, roses, tulips"
+    assert torch.bincount(data.test.labels).tolist() == [2, 1]
+    red, green = data.test.pixels[:, 0].float().mean((1, 2)), data.test.pixels[:, 1].float().mean((1, 2))
+    assert (red > 190).all()
+    assert torch.equal(green > 100, data.test.labels == 1), "labels go with their images"
+
+
+def test_held_out_files_hardly_change_when_images_come_in(flowers):
+    before = {item.file for item in held_out(list_labeled(flowers, ["rose", "tulip"]), flowers, 0.2)}
+    for k in range(10, 15):
+        paint(flowers / f"rose/{k}.png")
+    after = {item.file for item in held_out(list_labeled(flowers, ["rose", "tulip"]), flowers, 0.2)}
+    assert len(before) == 3
+    assert len(after) == 4
+    assert len(before & after) >= 2
+
+
+def test_given_test_images_are_used_and_nothing_is_held_out(flowers):
+    paint(flowers / "test/tulip/x.png", (220, 200, 9))
+    data = read_folder(flowers, 16, 0.2)
+    assert data.classes == ("rose", "tulip"), "`test` is no class"
+    assert data.test.labels.tolist() == [1]
+    assert torch.bincount(data.train.labels + 1).tolist() == [4, 10, 5]
+
+
+def test_training_images_may_lie_below_train(flowers, tmp_path):
+    flowers.rename(tmp_path / "train")
+    data = read_folder(tmp_path, 16, 0.2)
+    assert data.classes == ("rose", "tulip")
+    assert len(data.train) == 16
+
+
+def test_all_given_labels_are_taken_and_every_image_is_unlabelled_too(flowers):
+    data = load(str(flowers), Path("data"), side=16)
+    split = make_split(data, DataSettings(name=str(flowers), labels=None))
+    assert sorted(split.labeled.tolist()) == (data.train.labels >= 0).nonzero().flatten().tolist()
+    assert torch.equal(split.labels, data.train.labels[split.labeled])
+    assert split.unlabeled.tolist() == list(range(16))
+    few = make_split(data, DataSettings(name=str(flowers), labels=4))
+    assert torch.bincount(few.labels).tolist() == [2, 2]
+
+
+def test_imbalance_needs_a_number_of_labels(flowers):
+    data = load(str(flowers), Path("data"))
+    with pytest.raises(ConfigError, match=r"data\.labeled_imbalance needs a number of labels"):
+        make_split(data, DataSettings(name=str(flowers), labels=None, labeled_imbalance=2.0))
+
+
+def test_what_is_no_data_set_is_said(flowers, tmp_path):
+    with pytest.raises(AggMatchError, match="There is no folder"):
+        load(str(tmp_path / "missing/folder"), Path("data"))
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(AggMatchError, match="each of at least two classes, got none"):
+        load(str(tmp_path / "bare"), Path("data"))
+    paint(tmp_path / "bare/rose/1.png")
+    with pytest.raises(AggMatchError, match="got only 'rose'"):
+        load(str(tmp_path / "bare"), Path("data"))
+    paint(tmp_path / "bare/tulip/1.png")
+    with pytest.raises(AggMatchError, match="no image to test with"):
+        load(str(tmp_path / "bare"), Path("data"))
+    paint(flowers / "test/daisy/1.png")
+    with pytest.raises(AggMatchError, match=r"has the class 'daisy', which .* has not"):
+        load(str(flowers), Path("data"))
+
+
+def test_a_path_is_told_from_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert is_path("some/where")
+    assert not is_path("flowers")
+    (tmp_path / "flowers").mkdir()
+    assert is_path("flowers")
+    assert not is_path("")

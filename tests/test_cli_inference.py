@@ -1,0 +1,132 @@
+"""Own images from the command line: train on a folder, predict new files, export."""
+
+import csv
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+QUICK = ["--steps", "6", "--set", "model.name=small-4", "--set", "data.side=8", "--set", "train.batch=4"]
+SMALL_QUEUE = ["--set", "method.slots=8", "--set", "method.subsets=2"]
+
+
+def paint(file: Path, grey: int) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(grey).integers(grey, grey + 50, (12, 9, 3)).astype(np.uint8)).save(file)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Dark and light images, five of each labelled and ten not."""
+    for k in range(5):
+        paint(tmp_path / f"photos/dark/{k}.png", k)
+        paint(tmp_path / f"photos/light/{k}.jpg", 180 + k)
+    for k in range(10):
+        paint(tmp_path / f"photos/unlabeled/{k}.png", k if k % 2 else 180 + k)
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def trained(run, photos) -> Path:
+    code, _, err = run("train", "photos", "--out", "run", *QUICK, *SMALL_QUEUE)
+    assert code == 0, err
+    return photos.parent / "run"
+
+
+def test_a_folder_is_trained_on_with_all_its_labels(trained, photos):
+    summary = json.loads((trained / "summary.json").read_text())
+    assert summary["labels"] == 8
+    assert summary["data"] == str(photos), "the whole path, so that the run can go on from anywhere"
+    assert set(summary["class_accuracy"]) == {"dark", "light"}
+    last = json.loads((trained / "metrics.jsonl").read_text().splitlines()[-1])
+    assert "pseudo_coverage" in last
+    assert "pseudo_precision" not in last, "nobody knows the truth of unlabelled images"
+
+
+def test_the_run_of_a_folder_is_named_after_it(run, photos):
+    assert run("train", "photos", "--method", "supervised", *QUICK)[0] == 0
+    assert (photos.parent / "runs/photos-all-supervised-fold0/summary.json").exists()
+
+
+def test_a_folder_run_resumes_from_another_place(run, trained, photos, monkeypatch, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (trained / "summary.json").unlink()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, _, err = run("train", "--resume", "--out", "../run")
+    assert code == 0, err
+    assert (trained / "summary.json").exists()
+
+
+def test_a_folder_that_changed_is_not_resumed(run, trained, photos):
+    (trained / "summary.json").unlink()
+    paint(photos / "unlabeled/new.png", 3)
+    code, _, err = run("train", "--resume", "--out", "run")
+    assert code == 2
+    assert "its 'images' is 18, but" in err
+
+
+def test_new_files_are_predicted(run, trained, tmp_path):
+    paint(tmp_path / "new/a.png", 2)
+    paint(tmp_path / "new/deep/b.png", 190)
+    (tmp_path / "new/broken.png").write_text("no image")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        code, out, err = run("predict", "run", "new", "photos/dark/1.png")
+    assert code == 0
+    assert "1 of 4 files cannot be read and are left out: new/broken.png (not an image)" in err
+    assert [line.split()[0] for line in out.splitlines() if ".png" in line] == [
+        "new/a.png",
+        "new/deep/b.png",
+        "photos/dark/1.png",
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json"])
+def test_predictions_are_written_with_all_probabilities(run, trained, tmp_path, suffix):
+    code, out, err = run("predict", "run", "photos/unlabeled", "--all", "--out", f"deep/p.{suffix}")
+    assert (code, err) == (0, "")
+    assert out == f"10 of 10 images: deep/p.{suffix}\n"
+    text = (tmp_path / f"deep/p.{suffix}").read_text()
+    rows = list(csv.DictReader(text.splitlines())) if suffix == "csv" else json.loads(text)
+    assert len(rows) == 10
+    for row in rows:
+        dark, light = float(row["dark"]), float(row["light"])
+        assert dark + light == pytest.approx(1, abs=1e-5)
+        assert row["class"] == ("dark" if dark > light else "light")
+        assert float(row["probability"]) == max(dark, light)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "missing"], "There is no missing."),
+        (["run", "photos/dark", "--out", "p.txt"], "--out must end in .csv or .json, got p.txt."),
+        (["photos", "photos/dark"], "Is photos the folder of a run?"),
+        (["run", "empty"], "No image could be read in empty."),
+    ],
+)
+def test_what_cannot_be_predicted_is_one_sentence(run, trained, tmp_path, words, message):
+    (tmp_path / "empty").mkdir()
+    code, _, err = run("predict", *words)
+    assert code == 2
+    assert message in err
+
+
+def test_a_model_is_exported_and_predicts_the_same(run, trained, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    code, out, err = run("export", "run")
+    assert code == 0, err
+    assert "gives `probabilities` of dark, light" in out
+    session = onnxruntime.InferenceSession(trained / "model.onnx", providers=["CPUExecutionProvider"])
+    assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == ["dark", "light"]
+    assert run("predict", "run", "photos/unlabeled", "--all", "--out", "p.json")[0] == 0
+    expected = json.loads((tmp_path / "p.json").read_text())
+
+    from aggmatch.data import decode_all, find_images
+
+    pixels, _ = decode_all(find_images(tmp_path / "photos/unlabeled"), 8, 3)
+    (probs,) = session.run(None, {"images": pixels.numpy()})
+    assert probs[:, 0].tolist() == pytest.approx([row["dark"] for row in expected], abs=1e-4)
