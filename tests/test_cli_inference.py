@@ -130,3 +130,19 @@ def test_a_model_is_exported_and_predicts_the_same(run, trained, tmp_path):
     pixels, _ = decode_all(find_images(tmp_path / "photos/unlabeled"), 8, 3)
     (probs,) = session.run(None, {"images": pixels.numpy()})
     assert probs[:, 0].tolist() == pytest.approx([row["dark"] for row in expected], abs=1e-4)
+
+
+def test_what_needs_no_truth_is_shown_of_a_folder_run(run, trained, tmp_path):
+    code, _, err = run("report", "run", "--out", "page.html")
+    assert code == 0
+    assert "Not shown: Nobody knows the classes of the unlabelled images" in err
+    page = (tmp_path / "page.html").read_text()
+    assert "learnt photos from 8 labels" in page
+    assert "Coverage, %" in page
+    code, out, err = run("figures", "run", "--out", "pictures")
+    assert code == 0
+    assert "pictures/confusion-aggmatch-fold-0.svg" in out
+    assert "Nobody knows the classes" in err
+    code, out, _ = run("explain", "run", "12")
+    assert code == 0
+    assert "Image 12, of unknown class" in out

@@ -74,7 +74,7 @@ def plan(command: str, words: dict[str, Any]) -> None:
         reproduce.plan(table, layers, Path("runs"))
         return
     data = words.get("data") or "digits"
-    assert data in SOURCES or data == "flowers"  # the folder of docs/own-images.md
+    assert data in SOURCES or data in ("flowers", "photos")  # folders of one's own
     layers.insert(0, Layer("the page", {"data.name": data}))
     if command == "compare":
         compare.plan(listed(words["methods"]) or known_methods(), words["folds"], layers)

@@ -158,7 +158,7 @@ def few_steps(run: RunRecord) -> Concern | None:
         return None
     return Concern(
         "Shorter than the recipe",
-        f"It trains for {steps:,} steps; the recipe of {run.method} on {run.settings.data.name} has {usual:,}.",
+        f"It trains for {steps:,} steps; the recipe of {run.method} on {run.data_name} has {usual:,}.",
         f"Do not compare with published figures. For the whole recipe, train without --steps or with --steps {usual}.",
     )
 

@@ -15,6 +15,7 @@ from aggmatch.aggregation import Aggregate, Memory
 from aggmatch.analysis.runs import RunRecord
 from aggmatch.data import DataSet, Images, Split
 from aggmatch.data.images import UNKNOWN
+from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import evaluate
 from aggmatch.inference import Snapshot
 from aggmatch.methods import load_method
@@ -84,7 +85,10 @@ def evenly(values: Tensor, count: int) -> Tensor:
 def pseudo_labels_at(run: RunRecord, path: Path) -> PseudoLabeled:
     """Pseudo labels of the unlabelled images of a run by one of its snapshots, made once for all analyses."""
     data, split = run.data(), run.split()
-    return pseudo_labels(run.snapshot(path), data, split, unlabeled_images(data, split))
+    index = unlabeled_images(data, split)
+    if not len(index):
+        raise AggMatchError(f"Nobody knows the classes of the unlabelled images of {data.name}.")
+    return pseudo_labels(run.snapshot(path), data, split, index)
 
 
 @torch.no_grad()

@@ -208,7 +208,7 @@ def title(runs: Sequence[RunRecord]) -> str:
         return f"{runs[0].method} on {runs[0].condition}"
     if len(conditions(runs)) == 1:
         return f"{len(runs)} runs on {runs[0].condition}"
-    return f"{len(runs)} runs on {', '.join(dict.fromkeys(run.settings.data.name for run in runs))}"
+    return f"{len(runs)} runs on {', '.join(dict.fromkeys(run.data_name for run in runs))}"
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,11 @@ class RunRecord:
         """Name of the method."""
         return self.settings.method_name
 
+    @property
+    def data_name(self) -> str:
+        """Name of the data set; of a folder, the last part of its path."""
+        return Path(self.settings.data.name).name
+
     @cached_property
     def snapshots(self) -> list[Path]:
         """Files of the kept snapshots, oldest first."""
@@ -97,7 +102,7 @@ class RunRecord:
     def condition(self) -> str:
         """Data set, labels and noise."""
         noise = f", {noise_of(self)}" if self.settings.data.noise_rate else ""
-        return f"{Path(self.settings.data.name).name}, {self.labels} labels{noise}"
+        return f"{self.data_name}, {self.labels} labels{noise}"
 
     def describe(self) -> str:
         """Method, data set, labels, noise and fold, for captions."""

@@ -85,7 +85,8 @@ class Standing:
 def standing(run: RunRecord) -> Standing:
     """The figures of a run: of its summary once it is finished, of its log before."""
     facts = run.summary or provisional(run)
-    counted = facts.get("pseudo_coverage", 0) > 0  # with nothing kept, or no truth known, there is no precision
+    # With nothing kept, or where nobody knows the truth, there is no precision.
+    counted = facts.get("pseudo_coverage", 0) > 0 and "pseudo_precision" in facts
     return Standing(
         finished=run.summary is not None,
         labels=facts["labels"],
@@ -139,7 +140,7 @@ def test_images(run: RunRecord) -> int | None:
 def verdict(run: RunRecord) -> str:
     """What a run achieved and how far that is to be trusted, in plain words."""
     now = standing(run)
-    task = f"{run.settings.data.name} from {plural(now.labels, 'label')}"
+    task = f"{run.data_name} from {plural(now.labels, 'label')}"
     state = f"{run.method} learnt {task}"
     if not now.finished:
         state = f"{run.method} is learning {task}, at step {now.step:,} of {now.steps:,}"

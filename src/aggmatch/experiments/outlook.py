@@ -96,7 +96,7 @@ def work(settings: RunSettings) -> float:
     with torch.device("meta"):  # nothing is computed or kept
         network = build_network(settings.model.name, channels=source.shape[0], classes=len(source.classes))
         problem = Problem(
-            classes=len(source.classes), features=network.features, labels=settings.data.labels, images=FEW
+            classes=len(source.classes), features=network.features, labels=settings.data.labels or 0, images=FEW
         )
         views = load_method(settings.method_name)(settings.method, problem).views
     return parameter_count(network) * train.batch * (len(views.labeled) + train.unlabeled_ratio * len(views.unlabeled))

@@ -82,7 +82,7 @@ def group(results: Sequence[Result]) -> list[Group]:
     return sorted(groups, key=lambda own: (problems.index(problem(own)), -mean_and_deviation(own.values(accuracy))[0]))
 
 
-def problem(own: Group) -> tuple[str, int]:
+def problem(own: Group) -> tuple[str, int | None]:
     """What is to be learnt; only rows with the same can be compared."""
     return own.settings.data.name, own.settings.data.labels
 
