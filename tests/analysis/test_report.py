@@ -258,14 +258,13 @@ def missing(_: RunRecord) -> NoReturn:
 
 def test_hostile_names_stay_text(toy_data, tmp_path, monkeypatch):
     data = DataSet("toy", toy_data.train, toy_data.test, HOSTILE, True)
-    monkeypatch.setattr(loop, "load", lambda *_: data)
-    monkeypatch.setattr(run_folders, "load", lambda *_: data)
+    monkeypatch.setattr(run_folders, "load", lambda *_, **__: data)
     run_folders.load_once.cache_clear()
     paths = []
     for number, name in enumerate(('"><script>alert(2)</script>'.replace("/", "\N{FRACTION SLASH}"), "<b onclick=x>")):
         settings = toy_settings(train__steps=4, train__log_every=2, runtime__snapshots=[1.0], train__seed=number)
         paths.append(tmp_path / name)
-        deque(loop.start(settings, paths[-1]).train(), maxlen=0)
+        deque(loop.start(settings, paths[-1], data=data).train(), maxlen=0)
     try:
         for chosen in (paths, paths[:1]):
             source = page(read_runs(chosen))

@@ -127,10 +127,10 @@ def test_runs_on_the_same_data_share_it(rivals: list[RunRecord]):
 @pytest.mark.parametrize("download", [False, True])
 def test_missing_files_of_the_data_are_fetched_only_on_request(tmp_path, monkeypatch, download):
     asked = []
-    monkeypatch.setattr("aggmatch.analysis.runs.load", lambda *words: asked.append(words))
+    monkeypatch.setattr("aggmatch.analysis.runs.load", lambda *words, **options: asked.append((*words, options)))
     folder = write_folder(tmp_path / "run", runtime__data_dir=str(tmp_path))
     read_runs([folder], download=download)[0].data()
-    assert asked == [("digits", tmp_path, download)]
+    assert asked == [("digits", tmp_path, download, {"side": 32, "holdout": 0.2})]
 
 
 def test_a_damaged_log_is_named(tmp_path):
