@@ -68,6 +68,45 @@ def test_a_folder_that_changed_is_not_resumed(run, trained, photos):
     assert "its 'images' is 18, but" in err
 
 
+def test_images_that_changed_places_are_noticed(run, trained, photos):
+    (photos / "dark").rename(photos / "swap")
+    (photos / "light").rename(photos / "dark")
+    (photos / "swap").rename(photos / "light")
+    code, _, err = run("evaluate", "run")
+    assert code == 2
+    assert "images, labels or class names of" in err
+    (trained / "summary.json").unlink()
+    code, _, err = run("train", "--resume", "--out", "run")
+    assert code == 2
+    assert "are not those it was made of" in err
+
+
+def test_a_run_does_not_lie_among_the_images(run, photos):
+    code, _, err = run("train", "photos", "--out", "photos/runs/mine", *QUICK)
+    assert code == 2
+    assert "lies in the folder of images" in err
+    assert not (photos / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["export", "run", "--out", "run/model.safetensors"], "--out must end in .onnx"),
+        (
+            ["predict", "run", "photos/dark", "--out", "run/config.json"],
+            "must not be a JSON file in the run's own folder",
+        ),
+        (["predict", "run", "photos/dark", "--out", "/proc/p.csv"], "Cannot write /proc/p.csv"),
+    ],
+)
+def test_nothing_of_the_run_is_overwritten(run, trained, words, message):
+    before = {path: path.read_bytes() for path in trained.iterdir() if path.is_file()}
+    code, _, err = run(*words)
+    assert code == 2
+    assert message in err
+    assert {path: path.read_bytes() for path in trained.iterdir() if path.is_file()} == before
+
+
 def test_new_files_are_predicted(run, trained, tmp_path):
     paint(tmp_path / "new/a.png", 2)
     paint(tmp_path / "new/deep/b.png", 190)

@@ -155,10 +155,11 @@ def test_an_entry_of_unknown_origin_and_the_image_itself_are_said_so(aggmatch_ru
 
 
 def test_an_image_of_unknown_class_is_explained_too(aggmatch_run: RunRecord, monkeypatch):
-    known = aggmatch_run.data()
+    known, split = aggmatch_run.data(), aggmatch_run.split()
     unknown = Images(known.train.pixels, torch.full_like(known.train.labels, -1))
     data = DataSet("digits", unknown, known.test, known.classes, False)
     monkeypatch.setattr(RunRecord, "data", lambda _: data)
+    monkeypatch.setattr(RunRecord, "split", lambda _: split)
     explanations = explain_run(aggmatch_run, [4])
     assert "of unknown class" in heading(explanations[0], data.classes)
     assert {row[-1] for row in table(explanations[0], data).rows} == {None}

@@ -1,5 +1,6 @@
 """Images of one's own: what is found, how it is read, and what a folder means."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -59,13 +60,10 @@ def test_an_image_is_turned_as_the_camera_held_it(tmp_path):
     assert pixels[0, -6:].float().mean() < 5
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16"])
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_kind_of_image_becomes_grey_or_coloured_bytes(tmp_path, mode, channels):
-    if mode == "I;16":
-        image = Image.fromarray(np.full((9, 9), 200 << 8, dtype=np.uint16))
-    else:
-        image = Image.new("L", (9, 9), 200).convert(mode)
+    image = Image.new("L", (9, 9), 200).convert(mode)
     file = tmp_path / ("image.tif" if mode == "CMYK" else "image.png")
     image.save(file)
     pixels = decode(file, 8, channels)
@@ -109,11 +107,15 @@ def test_held_out_files_hardly_change_when_images_come_in(flowers):
     assert len(before & after) >= 2
 
 
-def test_given_test_images_are_used_and_nothing_is_held_out(flowers):
-    paint(flowers / "test/tulip/x.png", (220, 200, 9))
+@pytest.mark.parametrize("name", ["test", "Test"])
+def test_given_test_images_are_used_and_nothing_is_held_out(flowers, name):
+    paint(flowers / f"{name}/tulip/x.png", (220, 200, 9))
+    with pytest.raises(AggMatchError, match="Class 'rose' of .* has no image to test with"):
+        read_folder(flowers, 16, 0.2)
+    paint(flowers / f"{name}/rose/x.png", (200, 9, 9))
     data = read_folder(flowers, 16, 0.2)
     assert data.classes == ("rose", "tulip"), "`test` is no class"
-    assert data.test.labels.tolist() == [1]
+    assert data.test.labels.tolist() == [0, 1]
     assert torch.bincount(data.train.labels + 1).tolist() == [4, 10, 5]
 
 
@@ -138,6 +140,45 @@ def test_imbalance_needs_a_number_of_labels(flowers):
     data = load(str(flowers), Path("data"))
     with pytest.raises(ConfigError, match=r"data\.labeled_imbalance needs a number of labels"):
         make_split(data, DataSettings(name=str(flowers), labels=None, labeled_imbalance=2.0))
+
+
+def test_links_to_folders_are_not_followed_in_circles(flowers):
+    (flowers / "rose/all").symlink_to(flowers, target_is_directory=True)
+    assert len(find_images(flowers / "rose")) == 10
+    (flowers / "rose/linked.png").symlink_to(flowers / "rose/0.png")
+    assert len(find_images(flowers / "rose")) == 11, "links to files are"
+
+
+def test_unlabelled_is_spelt_in_two_ways(flowers):
+    (flowers / "unlabeled").rename(flowers / "Unlabelled")
+    data = read_folder(flowers, 16, 0.2)
+    assert data.classes == ("rose", "tulip")
+    assert int((data.train.labels == -1).sum()) == 4
+
+
+def test_what_is_transparent_becomes_white(tmp_path):
+    Image.new("RGBA", (9, 9), (0, 0, 0, 0)).save(tmp_path / "clear.png")
+    assert (decode(tmp_path / "clear.png", 8, 3) == 255).all()
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
+def test_many_bits_are_scaled_by_the_range_of_the_image(tmp_path, dtype):
+    Image.fromarray(np.linspace(0, 1000, 64).reshape(8, 8).astype(dtype)).save(tmp_path / "deep.tif")
+    pixels = decode(tmp_path / "deep.tif", 8, 1)
+    assert (int(pixels.min()), int(pixels.max())) == (0, 255)
+
+
+def test_test_images_that_cannot_be_read_are_none(flowers):
+    for name in ("rose", "tulip"):
+        paint(flowers / f"test/{name}/x.png").write_text("no image")
+    with pytest.warns(UserWarning, match="2 of 2 files"), pytest.raises(AggMatchError, match="no image to test with"):
+        read_folder(flowers, 16, 0.2)
+
+
+def test_names_that_are_no_text_are_read(flowers):
+    file = flowers / "rose/0.png"
+    file.rename(file.with_name(os.fsdecode(b"\xff\xe9.png")))
+    assert len(read_folder(flowers, 16, 0.2).train) == 16
 
 
 def test_what_is_no_data_set_is_said(flowers, tmp_path):

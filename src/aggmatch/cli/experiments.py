@@ -56,7 +56,7 @@ def compare(
 
     runs = experiment.plan(listed(methods) or known_methods(), folds, layers)
     first = next(iter(runs.values())).data
-    out = out or Path("runs") / f"compare-{Path(first.name).name}-{first.labels}"
+    out = out or Path("runs") / f"compare-{Path(first.name).name}-{first.labels or 'all'}"
     follow = lambda run, title: follow_run(run, quiet=quiet, title=title, again="the same command")  # noqa: E731
     result = experiment.run(runs, out, follow, download=download)
     stdout.print(result.table().rich())

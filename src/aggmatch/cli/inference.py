@@ -21,12 +21,12 @@ def predict(
     device: Device = None,
 ) -> None:
     """Classes of new images by a finished run's model."""
-    if out is not None and out.suffix not in FORMATS:
-        raise AggMatchError(f"--out must end in {' or '.join(FORMATS)}, got {out}.")
+    if out is not None:
+        check_out(out, run, FORMATS)
 
     from aggmatch.console import say, stdout
     from aggmatch.data import find_images
-    from aggmatch.files import make_folder, write_atomically
+    from aggmatch.files import write_atomically
     from aggmatch.inference import TrainedModel
     from aggmatch.tables import Table
 
@@ -47,8 +47,8 @@ def predict(
     if out is None:
         stdout.print(table.rich())
     else:
-        make_folder(out.parent)
-        write_atomically(out, (table.csv() if out.suffix == ".csv" else table.json() + "\n").encode())
+        text = table.csv() if out.suffix == ".csv" else table.json() + "\n"
+        write_atomically(out, text.encode(errors="surrogateescape"))  # names of files may be any bytes
         say(f"{len(rows)} of {len(files)} images: {out}")
 
 
@@ -60,15 +60,26 @@ def export(
     """Write a finished run's model as ONNX: images in, class probabilities out."""
     from aggmatch.console import say
     from aggmatch.export import to_onnx
-    from aggmatch.files import make_folder, write_atomically
+    from aggmatch.files import write_atomically
     from aggmatch.inference import TrainedModel
 
     out = out or run / "model.onnx"
+    check_out(out, run, (".onnx",))
     model = TrainedModel.load(run, gather(None, None, device="cpu"))
-    content = to_onnx(model)
-    make_folder(out.parent)
-    write_atomically(out, content)
+    write_atomically(out, to_onnx(model))
     say(
         f"{out}: takes `images`, uint8 of any number × {model.network.channels} × {model.side} × {model.side}, gives "
         f"`probabilities` of {', '.join(model.classes)}."
     )
+
+
+def check_out(out: Path, run: Path, formats: tuple[str, ...]) -> None:
+    """Refuse a file of another kind, one of the run's own, and one that cannot be written, before any work is done."""
+    from aggmatch.files import check_writable, make_folder
+
+    if out.suffix not in formats:
+        raise AggMatchError(f"--out must end in {' or '.join(formats)}, got {out}.")
+    if out.suffix == ".json" and out.resolve().parent == run.resolve():
+        raise AggMatchError(f"--out must not be a JSON file in the run's own folder, got {out}.")
+    make_folder(out.parent)
+    check_writable(out)

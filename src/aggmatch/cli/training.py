@@ -103,11 +103,16 @@ def evaluate(
 ) -> None:
     """Test accuracy of a finished run's model, in all and by class."""
     from aggmatch.console import say, stdout
+    from aggmatch.data import Split
     from aggmatch.inference import TrainedModel
     from aggmatch.tables import Table
+    from aggmatch.training.folder import RunFolder
 
     model = TrainedModel.load(run, gather(None, None, data_dir=data_dir, device=device))
-    result = model.evaluate(model.data(download=download))
+    data = model.data(download=download)
+    if (split := RunFolder(run).split).exists():
+        Split.read(split, data)  # refuses a folder whose images are no longer those it was trained on
+    result = model.evaluate(data)
     rows = list(zip(model.classes, result.class_accuracy, strict=True))
     stdout.print(Table(["class", "accuracy %"], rows).rich())
     say(f"{result.accuracy:.2f} % of {len(result.labels)} test images.")

@@ -22,7 +22,8 @@ from aggmatch.data.images import UNKNOWN, DataSet, Images
 from aggmatch.errors import AggMatchError
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-UNLABELED, TRAIN, TEST = "unlabeled", "train", "test"
+UNLABELED, TRAIN, TEST = ("unlabeled", "unlabelled"), ("train",), ("test",)
+"""Names of folders that are not classes, in any case."""
 NAMED = 3
 """Unreadable files that a warning names; the others it counts."""
 
@@ -44,9 +45,16 @@ def is_path(name: str) -> bool:
 
 
 def find_images(folder: Path) -> list[Path]:
-    """Image files below a folder by their suffix, in the order of their names; hidden ones are left out."""
+    """Image files below a folder by their suffix, in the order of their names; hidden ones are left out.
+
+    Links to files are followed, links to folders are not: they may lead in circles.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
     found = []
-    for place, folders, files in os.walk(folder, followlinks=True):
+    for place, folders, files in os.walk(folder, onerror=refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [Path(place, name) for name in files if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
     return sorted(found)
@@ -55,14 +63,21 @@ def find_images(folder: Path) -> list[Path]:
 def decode(file: Path, side: int, channels: int) -> Tensor:
     """An image as uint8, channels × side × side: turned as the camera held it, cut to a square about its centre.
 
+    What is transparent becomes white; images of more than 8 bits are scaled from their least to their largest value.
     Raises OSError, ValueError or SyntaxError for what is no image, as Pillow does.
     """
     with Image.open(file) as image:
         mode = "RGB" if channels == 3 else "L"
         image.draft(mode, (side, side))  # lets JPEG decode at a fraction of its size
         upright = ImageOps.exif_transpose(image)
-        if upright.mode.startswith("I"):  # 16 bits: Pillow would cut them off above 255
-            upright = Image.fromarray((np.asarray(upright) >> 8).clip(0, 255).astype(np.uint8))
+        if upright.mode[0] in "IF":  # more than 8 bits, of which Pillow would cut off what is above 255
+            values = np.asarray(upright, dtype=np.float64)
+            low, high = np.nanmin(values), np.nanmax(values)
+            scaled = np.nan_to_num((values - low) / (high - low or 1))
+            upright = Image.fromarray((255 * scaled).astype(np.uint8))
+        if upright.has_transparency_data:
+            layer = upright.convert("RGBA")
+            upright = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
         square = ImageOps.fit(upright.convert(mode), (side, side), Image.Resampling.BICUBIC)
     pixels = torch.from_numpy(np.array(square))
     return pixels.permute(2, 0, 1) if channels == 3 else pixels[None]
@@ -103,28 +118,30 @@ def read_folder(path: Path, side: int, holdout: float) -> DataSet:
     """
     if not path.is_dir():
         raise AggMatchError(f"There is no folder {path}. Name one with images, or a data set of `aggmatch list data`.")
-    root = path / TRAIN if (path / TRAIN).is_dir() else path
+    root = next(iter(special(path, TRAIN)), path)
     classes = class_names(path, root)
     train = list_labeled(root, classes)
-    train += [Labeled(file, UNKNOWN) for file in find_images(root / UNLABELED)]
-    if (path / TEST).is_dir():
-        strangers = sorted({folder.name for folder in subfolders(path / TEST)} - set(classes))
+    train += [Labeled(file, UNKNOWN) for folder in special(root, UNLABELED) for file in find_images(folder)]
+    if given := special(path, TEST):
+        strangers = sorted({folder.name for folder in subfolders(given[0])} - set(classes))
         if strangers:
             raise AggMatchError(
-                f"{path / TEST} has the class '{strangers[0]}', which {root} has not: its classes are "
+                f"{given[0]} has the class '{strangers[0]}', which {root} has not: its classes are "
                 f"{', '.join(classes)}."
             )
-        test = list_labeled(path / TEST, classes)
+        test = list_labeled(given[0], classes)
     else:
         held = held_out(train, root, holdout)
         test = [item for item in train if item in held]
         train = [item for item in train if item not in held]
-    if not test:
+    data = DataSet(str(path), read_images(train, side), read_images(test, side), classes, mirror=True)
+    untested = sorted(set(range(len(classes))) - set(data.test.labels.tolist()))
+    if untested:
         raise AggMatchError(
-            f"{path} has no image to test with. Put some of each class into {path / TEST}/CLASS, or label at least "
-            f"two images of a class."
+            f"Class '{classes[untested[0]]}' of {path} has no image to test with. Put some into "
+            f"{path / TEST[0] / classes[untested[0]]}, or label at least two of it."
         )
-    return DataSet(str(path), read_images(train, side), read_images(test, side), classes, mirror=True)
+    return data
 
 
 def subfolders(folder: Path) -> list[Path]:
@@ -132,31 +149,38 @@ def subfolders(folder: Path) -> list[Path]:
     return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
+def special(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The subfolders that bear one of some names, in capitals or not."""
+    return [entry for entry in subfolders(folder) if entry.name.lower() in names]
+
+
 def class_names(path: Path, root: Path) -> tuple[str, ...]:
     """The classes: folders below `root` that mean nothing else."""
-    reserved = {UNLABELED} | ({TRAIN, TEST} if root == path else set())
-    classes = tuple(folder.name for folder in subfolders(root) if folder.name not in reserved)
+    reserved = (*UNLABELED, *(TRAIN + TEST if root == path else ()))
+    classes = tuple(folder.name for folder in subfolders(root) if folder.name.lower() not in reserved)
     if len(classes) < 2:
         found = f"only '{classes[0]}'" if classes else "none"
         raise AggMatchError(
             f"{root} must hold a folder of images for each of at least two classes, got {found}: "
-            f"{root}/CLASS/image.jpg, and {root}/{UNLABELED}/image.jpg for images without a label."
+            f"{root}/CLASS/image.jpg, and {root}/{UNLABELED[0]}/image.jpg for images without a label."
         )
     return classes
 
 
 def list_labeled(root: Path, classes: Iterable[str]) -> list[Labeled]:
     """The images of each class folder that is there."""
-    return [Labeled(file, k) for k, name in enumerate(classes) for file in find_images(root / name)]
+    numbers = {name: k for k, name in enumerate(classes)}
+    folders = [folder for folder in subfolders(root) if folder.name in numbers]
+    return [Labeled(file, numbers[folder.name]) for folder in folders for file in find_images(folder)]
 
 
 def held_out(items: Sequence[Labeled], root: Path, share: float) -> set[Labeled]:
-    """Of each class with at least two images, the given share of them, at least one, by a hash of their names."""
+    """The given share of each class by a hash of names: at least one image where there are two, and never all."""
     chosen: set[Labeled] = set()
     for label in {item.label for item in items} - {UNKNOWN}:
         mine = [item for item in items if item.label == label]
-        mine.sort(key=lambda item: hashlib.sha256(item.file.relative_to(root).as_posix().encode()).digest())
-        chosen |= set(mine[: max(1, round(share * len(mine)))] if len(mine) > 1 else [])
+        mine.sort(key=lambda item: hashlib.sha256(os.fsencode(item.file.relative_to(root).as_posix())).digest())
+        chosen |= set(mine[: min(len(mine) - 1, max(1, round(share * len(mine))))])
     return chosen
 
 

@@ -1,8 +1,11 @@
 """What a data set is once it is read, and what is known about one before that."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -67,6 +70,16 @@ class DataSet:
                     f"Labels of {self.name} must be in [{UNKNOWN}, {len(self.classes) - 1}], "
                     f"got {int(part.labels.min())} to {int(part.labels.max())}."
                 )
+        if len(self.test) and int(self.test.labels.min()) == UNKNOWN:
+            raise AggMatchError(f"Every test image of {self.name} must have a label, got {UNKNOWN} among them.")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of classes, training labels and training images: the numbers of a split mean these and no others."""
+        digest = hashlib.sha256(json.dumps(self.classes).encode())
+        for tensor in (self.train.labels, self.train.pixels):
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
 
 def _sketch(tensor: Tensor) -> str:

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from reprlib import repr as shorten
 from typing import Annotated, Any, Literal, Self
@@ -82,11 +82,13 @@ class Split:
     """int64: their labels as given, which noise may have made wrong."""
     unlabeled: Tensor
     """int64, ascending: images used without a label, which may include the labelled ones."""
+    fingerprint: str | None = None
+    """That of the data set; not known of older splits."""
 
     def to(self, device: torch.device | str) -> Self:
         """The same split with its tensors on `device`."""
-        tensors = (tensor.to(device) for tensor in (self.labeled, self.labels, self.unlabeled))
-        return type(self)(self.data, self.classes, self.fold, self.images, *tensors)
+        moved = {name: getattr(self, name).to(device) for name in ("labeled", "labels", "unlabeled")}
+        return replace(self, **moved)
 
     def write(self, path: Path) -> None:
         """Write as JSON. The file is complete or untouched, whatever happens."""
@@ -101,6 +103,7 @@ class Split:
             "classes": self.classes,
             "fold": self.fold,
             "images": self.images,
+            "fingerprint": self.fingerprint,
             "labeled": self.labeled.tolist(),
             "labels": self.labels.tolist(),
             "unlabeled": "all" if everything else self.unlabeled.tolist(),
@@ -132,7 +135,11 @@ class Split:
         fold = check.value("fold")
         if type(fold) is not int or fold < 0:
             raise check.error(f"fold must be a whole number of at least 0, got {fold!r}")
-        return cls(data.name, len(data.classes), fold, size, *map(_indices, (labeled, labels, unlabeled)))
+        fingerprint = content.get("fingerprint")
+        if fingerprint not in (None, data.fingerprint):
+            raise check.error(f"images, labels or class names of {data.name} are not those it was made of")
+        tensors = (_indices(labeled), _indices(labels), _indices(unlabeled))
+        return cls(data.name, len(data.classes), fold, size, *tensors, fingerprint=fingerprint)
 
 
 @dataclass(frozen=True)
@@ -201,7 +208,8 @@ def draw_split(data: DataSet, settings: DataSettings) -> Split:
         unlabeled = np.sort(np.concatenate([order[:count] for order, count in zip(orders, counts, strict=True)]))
 
     given = _given_labels(data, truth[labeled], settings)
-    return Split(data.name, classes, settings.fold, len(truth), *map(_indices, (labeled, given, unlabeled)))
+    tensors = (_indices(labeled), _indices(given), _indices(unlabeled))
+    return Split(data.name, classes, settings.fold, len(truth), *tensors, fingerprint=data.fingerprint)
 
 
 def _check_classes(data: DataSet, sizes: NDArray[np.int64]) -> None:

@@ -17,8 +17,10 @@ from typing import Any
 import torch
 
 import aggmatch
+from aggmatch.augment import check_images
 from aggmatch.config import Layer, differences
 from aggmatch.data import DataSet, Images, Split, load_for, make_split
+from aggmatch.data.folder import is_path
 from aggmatch.devices import choose_device, hardware
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import accuracies, evaluate
@@ -257,7 +259,12 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     if folder.holds_run:
         raise AggMatchError(f"{out} holds a run already. Continue it with --resume, or choose another --out.")
     device = choose_device(settings.runtime.device)
+    if is_path(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
+        raise AggMatchError(
+            f"{out} lies in the folder of images, which would take it for a class. Choose another --out."
+        )
     data = data or load_for(settings.data, settings.runtime.data_dir, download)
+    check_data(data, settings)
     split = make_split(data, settings.data)
     state = TrainState(settings, data, split, device)
     folder.create(split.encoded(), settings.to_dict())
@@ -273,6 +280,7 @@ def resume(
         raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one without --resume.")
     settings = resumed_settings(folder, changes)
     data = data or load_for(settings.data, settings.runtime.data_dir, download)
+    check_data(data, settings)
     split = Split.read(folder.split, data)
     state = TrainState(settings, data, split, choose_device(settings.runtime.device))
     run = Run(settings, data, split, folder, state)
@@ -282,6 +290,15 @@ def resume(
     elif folder.metrics.exists() and not folder.summary.exists():
         warnings.warn(f"{out} has no checkpoint; its run begins again.", stacklevel=2)
     return run
+
+
+def check_data(data: DataSet, settings: RunSettings) -> None:
+    """Refuse, before there is a run, what no run can be made of."""
+    if data.name != settings.data.name:
+        raise AggMatchError(f"The data set is called '{data.name}', but data.name is '{settings.data.name}'.")
+    if not len(data.test):
+        raise AggMatchError(f"{data.name} has no test image, so nothing could be said of what is learnt.")
+    check_images(data.train.pixels)
 
 
 def resumed_settings(folder: RunFolder, changes: Sequence[Layer]) -> RunSettings:
