@@ -75,6 +75,10 @@ class TrainedModel:
 
     def evaluate(self, data: DataSet) -> Evaluation:
         """Predictions on the test images."""
+        if data.classes != self.classes:
+            raise AggMatchError(
+                f"The model knows {', '.join(self.classes)}, but {data.name} has {', '.join(data.classes)}."
+            )
         return evaluate(self.method, self.network, data.test)
 
 

@@ -7,7 +7,7 @@ file and `--set` override both. Everything not named here has the default of its
 from typing import Any
 
 from aggmatch.config import Layer
-from aggmatch.data.folder import is_path
+from aggmatch.data import is_folder
 from aggmatch.methods import load_method
 
 # Digits: chosen by accuracy on the unlabelled training images of folds 10 and up, never on test images: the common
@@ -67,7 +67,7 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
 def recipe(data: str, method: str) -> list[Layer]:
     """Layers of defaults for a method on a data set."""
     return [
-        Layer(f"the recipe of {data}", FOLDER if is_path(data) else DATA.get(data, {})),
+        Layer(f"the recipe of {data}", FOLDER if is_folder(data) else DATA.get(data, {})),
         Layer(f"the defaults of {method}", load_method(method).defaults),
         Layer(f"the recipe of {method} on {data}", METHOD.get((data, method), {})),
     ]

@@ -10,7 +10,7 @@ from PIL import Image
 
 from aggmatch.config import ConfigError
 from aggmatch.data import load, make_split
-from aggmatch.data.folder import decode, decode_all, find_images, held_out, is_path, list_labeled, read_folder
+from aggmatch.data.folder import decode, decode_all, find_images, held_out, list_labeled, read_folder
 from aggmatch.data.splits import DataSettings
 from aggmatch.errors import AggMatchError
 
@@ -196,12 +196,3 @@ def test_what_is_no_data_set_is_said(flowers, tmp_path):
     paint(flowers / "test/daisy/1.png")
     with pytest.raises(AggMatchError, match=r"has the class 'daisy', which .* has not"):
         load(str(flowers), Path("data"))
-
-
-def test_a_path_is_told_from_a_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert is_path("some/where")
-    assert not is_path("flowers")
-    (tmp_path / "flowers").mkdir()
-    assert is_path("flowers")
-    assert not is_path("")

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from aggmatch.data import SOURCES, load, sources
+from aggmatch.data import SOURCES, is_folder, load, sources
 from aggmatch.data.cifar import CIFAR10, CIFAR10_ARCHIVE, read_cifar
 from aggmatch.errors import AggMatchError
+from aggmatch.training.settings import resolve
 
 
 def refusal(name: str, folder: Path, **options) -> str:
@@ -123,3 +124,15 @@ def test_unpacked_files_are_not_downloaded_again(tmp_path, monkeypatch, unpack, 
     monkeypatch.setattr(sources, "fetch", fetch)
     unpack(tmp_path, {name: python2_pickle(batch) for name, batch in cifar10_batches.items()})
     assert len(load("cifar10", tmp_path, download=True).train) == 20
+
+
+def test_a_folder_is_told_from_a_name_and_known_names_win(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert is_folder("some/where")
+    assert not is_folder("flowers")
+    for name in ("flowers", "digits"):
+        (tmp_path / name).mkdir()
+    assert is_folder("flowers")
+    assert not is_folder("digits")
+    assert not is_folder("")
+    assert resolve({"data.name": "digits"}).model.name == "small-16", "the recipe of the data set, not of a folder"

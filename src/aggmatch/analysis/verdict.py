@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 from aggmatch.analysis.runs import RunRecord, conditions, grouped
 from aggmatch.errors import AggMatchError
 from aggmatch.tables import plural, show_mean
+from aggmatch.training.summary import LAST_EVALUATIONS
 
 NETWORKS = {"average": "averaged network", "online": "trained network"}
 """Value of `train.evaluated` → what the network is called."""
 NORMAL_QUANTILE = 1.959964
 """Half the width, in standard deviations, of the middle 95 % of a normal distribution."""
-LAST = 20
-"""Evaluations that the median is taken of, where there are as many."""
 
 
 class Interval(NamedTuple):
@@ -96,7 +95,7 @@ def standing(run: RunRecord) -> Standing:
         accuracy=facts["accuracy"],
         evaluated_at=facts.get("evaluated_at", facts["steps"]),
         median=facts["accuracy_median_of_last_20"],
-        evaluations=min(len(evaluations(run)), LAST),
+        evaluations=min(len(evaluations(run)), LAST_EVALUATIONS),
         images=test_images(run),
         precision=100 * facts["pseudo_precision"] if counted else None,
         coverage=100 * facts["pseudo_coverage"] if counted else None,
@@ -114,7 +113,9 @@ def provisional(run: RunRecord) -> dict[str, Any]:
         "steps": run.records[-1]["step"] if run.records else 0,
         "accuracy": accuracy,
         "evaluated_at": step,
-        "accuracy_median_of_last_20": (statistics.median(value for _, value in measured[-LAST:]) if measured else None),
+        "accuracy_median_of_last_20": (
+            statistics.median(value for _, value in measured[-LAST_EVALUATIONS:]) if measured else None
+        ),
         **{key: value for key, value in logged.items() if key.startswith("pseudo_")},
         "seconds": run.records[-1].get("seconds") if run.records else None,
     }

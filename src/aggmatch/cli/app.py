@@ -64,9 +64,9 @@ def absolute(data: str) -> str:
     """A data set as a run remembers it: a folder by its whole path, so that the run can go on from anywhere."""
     if not Path(data).is_dir():
         return data
-    from aggmatch.data import SOURCES
+    from aggmatch.data import is_folder
 
-    return data if data in SOURCES else str(Path(data).resolve())
+    return str(Path(data).resolve()) if is_folder(data) else data
 
 
 def listed(text: str | None) -> list[str]:

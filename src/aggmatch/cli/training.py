@@ -80,11 +80,13 @@ def train(
 def print_summary(run: "Run") -> None:
     """Two lines at the end of a run."""
     from aggmatch.console import say
+    from aggmatch.training.summary import LAST_EVALUATIONS
 
     summary = run.folder.result()
     assert summary is not None, "it has just been written"
     evaluations = sum(f"accuracy_{summary['network']}" in record for record in run.folder.records())
-    median = f"median of the last {min(evaluations, 20)} evaluations {summary['accuracy_median_of_last_20']:.2f} %"
+    counted = min(evaluations, LAST_EVALUATIONS)
+    median = f"median of the last {counted} evaluations {summary['accuracy_median_of_last_20']:.2f} %"
     say(
         f"{summary['method']} on {summary['data']}, {summary['labels']} labels, fold {summary['fold']}, "
         f"{summary['steps']} steps: {summary['accuracy']:.2f} % test accuracy "

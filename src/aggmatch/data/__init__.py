@@ -3,7 +3,7 @@
 from aggmatch.data.download import fetch
 from aggmatch.data.folder import decode_all, find_images
 from aggmatch.data.images import Archive, DataSet, Images, Source
-from aggmatch.data.sources import SOURCES, load, load_for
+from aggmatch.data.sources import SOURCES, is_folder, load, load_for
 from aggmatch.data.splits import DataSettings, Split, draw_split, make_split
 from aggmatch.data.streams import BalancedStream, IndexStream
 
@@ -21,6 +21,7 @@ __all__ = [
     "draw_split",
     "fetch",
     "find_images",
+    "is_folder",
     "load",
     "load_for",
     "make_split",

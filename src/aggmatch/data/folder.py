@@ -35,12 +35,6 @@ class Labeled(NamedTuple):
     label: int
 
 
-def is_path(name: str) -> bool:
-    """Whether a data set is named by a folder: one that exists, or a name that can only be a path."""
-    separators = [separator for separator in (os.sep, os.altsep) if separator]
-    return any(separator in name for separator in separators) or (bool(name) and Path(name).is_dir())
-
-
 # Files -----------------------------------------------------------------------------------------------------------
 
 

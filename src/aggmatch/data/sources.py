@@ -1,11 +1,12 @@
 """From a name to a data set: the table of known sources, and `load`."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from aggmatch.data import cifar, digits, svhn
 from aggmatch.data.download import Progress, fetch
-from aggmatch.data.folder import is_path, read_folder
+from aggmatch.data.folder import read_folder
 from aggmatch.data.images import DataSet, Source
 from aggmatch.data.splits import DataSettings
 from aggmatch.errors import AggMatchError, unknown
@@ -14,6 +15,13 @@ SOURCES: Mapping[str, Source] = {
     source.name: source for source in (digits.DIGITS, cifar.CIFAR10, cifar.CIFAR100, svhn.SVHN)
 }
 """Every data set known by name. A new one is a module with a `Source`, named here."""
+
+
+def is_folder(name: str) -> bool:
+    """Whether a data set is a folder of images: no known name, and either a folder that exists or surely a path."""
+    separators = [separator for separator in (os.sep, os.altsep) if separator]
+    path_like = any(separator in name for separator in separators) or (bool(name) and Path(name).is_dir())
+    return name not in SOURCES and path_like
 
 
 def load_for(settings: DataSettings, data_dir: str, download: bool = False) -> DataSet:
@@ -35,9 +43,9 @@ def load(
     A path is a folder of one's own images, scaled to `side`; where it has no test images, the share `holdout` of the
     labelled ones becomes them. `progress` is told about downloads as `fetch` describes.
     """
+    if is_folder(name):
+        return read_folder(Path(name), side, holdout)
     if name not in SOURCES:
-        if is_path(name):
-            return read_folder(Path(name), side, holdout)
         raise unknown("data set", name, SOURCES, see="aggmatch list data")
     source = SOURCES[name]
     try:

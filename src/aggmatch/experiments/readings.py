@@ -10,11 +10,10 @@ from aggmatch.errors import AggMatchError
 from aggmatch.experiments.results import Result
 from aggmatch.tables import plural
 from aggmatch.training.settings import RunSettings, resolve
+from aggmatch.training.summary import LAST_EVALUATIONS
 
 CADENCE = ("steps", "log_every", "evaluate_every")
 """Settings of section `train` in which runs of one figure may differ: how long and how often."""
-LAST = 20
-"""Evaluations, from the last one back, whose median stands beside the accuracy."""
 
 
 class Length(NamedTuple):
@@ -54,7 +53,7 @@ def measure(result: Result, settings: RunSettings, of_class: str | None = None) 
 
 def last_median(result: Result, settings: RunSettings) -> Median | None:
     """Median of the last evaluations, of all where there are fewer; none without any."""
-    values = [point[f"accuracy_{settings.train.evaluated}"] for point in result.curve[-LAST:]]
+    values = [point[f"accuracy_{settings.train.evaluated}"] for point in result.curve[-LAST_EVALUATIONS:]]
     return Median(statistics.median(values), len(values)) if values else None
 
 

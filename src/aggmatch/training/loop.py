@@ -19,8 +19,7 @@ import torch
 import aggmatch
 from aggmatch.augment import check_images
 from aggmatch.config import Layer, differences
-from aggmatch.data import DataSet, Images, Split, load_for, make_split
-from aggmatch.data.folder import is_path
+from aggmatch.data import DataSet, Images, Split, is_folder, load_for, make_split
 from aggmatch.devices import choose_device, hardware
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import accuracies, evaluate
@@ -32,6 +31,7 @@ from aggmatch.training.log import Log, read_log
 from aggmatch.training.optim import cosine_rate
 from aggmatch.training.settings import RunSettings
 from aggmatch.training.state import TrainState
+from aggmatch.training.summary import LAST_EVALUATIONS
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the run is saved and can go on
@@ -212,7 +212,7 @@ class Run:
             "steps": state.steps_done,
             "network": settings.train.evaluated,
             "accuracy": final.accuracy,
-            "accuracy_median_of_last_20": statistics.median(evaluations[-20:]),
+            "accuracy_median_of_last_20": statistics.median(evaluations[-LAST_EVALUATIONS:]),
             "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)),
             **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
@@ -259,7 +259,7 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     if folder.holds_run:
         raise AggMatchError(f"{out} holds a run already. Continue it with --resume, or choose another --out.")
     device = choose_device(settings.runtime.device)
-    if is_path(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
+    if is_folder(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
         raise AggMatchError(
             f"{out} lies in the folder of images, which would take it for a class. Choose another --out."
         )

@@ -5,6 +5,9 @@ from typing import NotRequired, TypedDict
 from aggmatch.config import Count, Natural, NonNegative
 from aggmatch.shapes import Percent
 
+LAST_EVALUATIONS = 20
+"""Evaluations, from the last one back, whose median stands beside the accuracy."""
+
 
 class Session(TypedDict):
     """Where a process trained: a line of `sessions.jsonl`."""
