@@ -166,6 +166,12 @@ def test_a_malicious_batch_is_refused_and_nothing_runs(tmp_path, pack, cifar10_b
     assert not witness.exists()
 
 
+def test_a_number_that_would_take_all_memory_is_refused_first(tmp_path, unpack, cifar10_batches, python2_pickle):
+    members = {name: python2_pickle(batch) for name, batch in cifar10_batches.items()}
+    unpack(tmp_path, members | {FIRST: b"\x80\x02}r" + (2**31).to_bytes(4, "little") + b"."})
+    assert "numbers a value 2147483648" in refusal(tmp_path)
+
+
 @given(cut=st.integers(1, 6000), garbage=st.binary(max_size=8))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_garbage_in_a_batch_is_one_sentence_whatever_it_is(

@@ -4,7 +4,9 @@ A pickle is a program: loading one runs whatever it names. CIFAR is published as
 the three things that numpy needs to rebuild an array.
 """
 
+import io
 import pickle
+import pickletools
 from typing import IO, Any
 
 import numpy as np
@@ -29,6 +31,10 @@ ALLOWED: dict[tuple[str, str], Any] = {
 """(module, name) as a pickle spells it → what it gets. Nothing is ever imported on a pickle's behalf."""
 
 
+NUMBERING = ("PUT", "BINPUT", "LONG_BINPUT")
+"""Operations of a pickle that put a value into its table, at a number of their own choice."""
+
+
 class ArrayUnpickler(pickle.Unpickler):
     """An unpickler for plain values and arrays; `origin` is what errors call the file."""
 
@@ -49,5 +55,12 @@ class ArrayUnpickler(pickle.Unpickler):
 
 
 def read_pickle(file: IO[bytes], origin: object) -> Any:
-    """The content of a pickle of plain values and arrays. Garbage raises whatever the unpickler stumbles over."""
-    return ArrayUnpickler(file, origin).load()
+    """The content of a pickle of plain values and arrays. Garbage raises whatever the unpickler stumbles over.
+
+    It is read through before it is run: by one damaged number, the table of its values would take all memory there is.
+    """
+    content = file.read()
+    for opcode, argument, _ in pickletools.genops(content):
+        if opcode.name in NUMBERING and int(argument or 0) > len(content):
+            raise pickle.UnpicklingError(f"it has {len(content)} bytes and numbers a value {argument}")
+    return ArrayUnpickler(io.BytesIO(content), origin).load()
