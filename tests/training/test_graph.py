@@ -1,4 +1,7 @@
-"""The captured step against the ordinary one. Only a CUDA device can tell."""
+"""The captured step against the ordinary one, which only a CUDA device can tell, and no garbage collected meanwhile."""
+
+import gc
+import weakref
 
 import pytest
 import torch
@@ -6,10 +9,49 @@ from tests.conftest import toy_settings
 
 from aggmatch.methods import known_methods
 from aggmatch.models.wide_resnet import WideResNet
-from aggmatch.training.graph import WARM_CALLS, Captured
+from aggmatch.training.graph import WARM_CALLS, Captured, no_collection
 from aggmatch.training.state import TrainState
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+def on_gpu(test):
+    """Mark a test that needs a CUDA device."""
+    without = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    return pytest.mark.gpu(without(test))
+
+
+class Cycle:
+    """Garbage that only the collector can find."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def collector():
+    """Leaves the collector as it was, whatever the test does to it."""
+    collecting = gc.isenabled()
+    yield
+    (gc.enable if collecting else gc.disable)()
+
+
+@pytest.mark.usefixtures("collector")
+@pytest.mark.parametrize("before", [True, False])
+def test_garbage_is_collected_first_and_none_within(before):
+    (gc.enable if before else gc.disable)()
+    left = weakref.ref(Cycle())
+    with no_collection():
+        assert left() is None
+        assert not gc.isenabled()
+    assert gc.isenabled() == before
+
+
+@pytest.mark.usefixtures("collector")
+@pytest.mark.parametrize("before", [True, False])
+def test_the_collector_is_as_before_after_an_error_too(before):
+    (gc.enable if before else gc.disable)()
+    with pytest.raises(RuntimeError, match="spoiled"), no_collection():
+        raise RuntimeError("spoiled")
+    assert gc.isenabled() == before
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +74,7 @@ def assert_alike(left: TrainState, right: TrainState) -> None:
         torch.testing.assert_close(velocity, right.optimizer.velocity[name], atol=1e-2 * scale, rtol=1e-2, msg=name)
 
 
+@on_gpu
 @pytest.mark.parametrize("model", ["small-4", "wrn-10-2"])  # the wide one trains through fused kernels
 @pytest.mark.parametrize("method", known_methods())
 def test_a_captured_step_equals_the_ordinary_one(toy_data, toy_split, method, model):
@@ -47,6 +90,7 @@ def test_a_captured_step_equals_the_ordinary_one(toy_data, toy_split, method, mo
     assert torch.equal(ordinary.generator.get_state(), captured.generator.get_state())
 
 
+@on_gpu
 def test_learning_rate_and_average_advance_in_the_replay(toy_data, toy_split):
     moved = []
     for graph in (False, True):
@@ -63,6 +107,7 @@ def test_learning_rate_and_average_advance_in_the_replay(toy_data, toy_split):
         assert (ordinary - captured).norm() < 0.02 * ordinary.norm()
 
 
+@on_gpu
 @pytest.mark.parametrize("method", known_methods())
 def test_the_fused_network_learns_as_the_plain_one_does(toy_data, toy_split, method):
     fused, plain = (make(toy_data, toy_split, method, runtime__graph=False, model__name="wrn-10-2") for _ in range(2))
@@ -76,6 +121,7 @@ def test_the_fused_network_learns_as_the_plain_one_does(toy_data, toy_split, met
     assert plain.meters.read() == pytest.approx(fused.meters.read(), rel=1e-2, abs=1e-3)
 
 
+@on_gpu
 @pytest.mark.parametrize("method", known_methods())
 def test_a_captured_run_continues_from_a_checkpoint(toy_data, toy_split, method):
     whole = make(toy_data, toy_split, method)
@@ -90,6 +136,22 @@ def test_a_captured_run_continues_from_a_checkpoint(toy_data, toy_split, method)
     assert torch.equal(whole.generator.get_state(), resumed.generator.get_state())
 
 
+@on_gpu
+def test_no_garbage_is_collected_during_the_capture():
+    collecting = []
+
+    def watches(value):
+        collecting.append(gc.isenabled())
+        value.add_(1)
+
+    captured = Captured(watches, torch.Generator("cuda").manual_seed(0))
+    for _ in range(WARM_CALLS + 2):
+        captured(torch.ones(2, device="cuda"))
+    assert captured.graph is not None
+    assert collecting == [True] * WARM_CALLS + [False]
+
+
+@on_gpu
 def test_what_cannot_be_captured_goes_on_without():
     generator, expected = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
     total = torch.zeros((), device="cuda")

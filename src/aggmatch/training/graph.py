@@ -1,7 +1,9 @@
 """A function of device tensors, replayed as one CUDA graph once it is warm."""
 
+import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -60,7 +62,7 @@ class Captured:
         graph.register_generator_state(self.generator)
         current = torch.cuda.current_stream(self.stream.device)
         try:
-            with torch.cuda.stream(current), torch.cuda.graph(graph, stream=self.stream):
+            with no_collection(), torch.cuda.stream(current), torch.cuda.graph(graph, stream=self.stream):
                 self.function(*self.inputs)
         except RuntimeError as error:
             self.gave_up = True
@@ -70,3 +72,16 @@ class Captured:
             return False
         self.graph = graph
         return True
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Collect garbage now and none within: an older graph that the collector destroys spoils a capture under way."""
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
