@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[1]
 on_gpu = torch.cuda.is_available()
 interpreted = os.environ.get("TRITON_INTERPRET") == "1"
 device = "cuda" if on_gpu else "cpu"
+SHORT = torch.bfloat16 if on_gpu else torch.float16
+"""A type of 16 bits; the interpreter multiplies no matrices of bfloat16."""
 
 
 def runnable(test):

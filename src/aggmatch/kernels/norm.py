@@ -41,25 +41,18 @@ def tile(index, R, C: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
-def first_row(x, residual, channel, ADD: tl.constexpr):
-    """The first row of x (+ residual), rounded as the sum is written: v₀ below."""
-    value = tl.load(x + channel).to(tl.float32)
-    if ADD:
-        value = (value + tl.load(residual + channel).to(tl.float32)).to(x.dtype.element_ty).to(tl.float32)
-    return value
-
-
-@triton.jit
 def moments_kernel(
-    x, residual, total, part_2PC, R, TURNS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
+    x, residual, total, part_2P1C, R, TURNS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
 ):
     """Σ(v − v₀) and Σ(v − v₀)² of each channel over some of the tiles, v = x (+ residual, written to `total`).
 
-    v₀ is the first row: sums of squares about any typical value do not cancel as those about 0 can.
+    v₀ is the first row: sums of squares about any typical value do not cancel as those about 0 can. It is kept as well.
     """
     program, programs = tl.program_id(0), tl.num_programs(0)
     channel = tl.arange(0, C)
-    pivot = first_row(x, residual, channel, ADD)
+    pivot = tl.load(x + channel).to(tl.float32)
+    if ADD:  # rounded as the sum is written
+        pivot = (pivot + tl.load(residual + channel).to(tl.float32)).to(x.dtype.element_ty).to(tl.float32)
     first = tl.zeros((ROWS, C), tl.float32)
     second = tl.zeros((ROWS, C), tl.float32)
     for turn in range(TURNS):
@@ -73,8 +66,9 @@ def moments_kernel(
         difference = tl.where(exists, value - pivot[None, :], 0.0)
         first += difference
         second += difference * difference
-    tl.store(part_2PC + program * C + channel, tl.sum(first, 0))
-    tl.store(part_2PC + (programs + program) * C + channel, tl.sum(second, 0))
+    tl.store(part_2P1C + program * C + channel, tl.sum(first, 0))
+    tl.store(part_2P1C + (programs + program) * C + channel, tl.sum(second, 0))
+    tl.store(part_2P1C + 2 * programs * C + channel, pivot)
 
 
 @triton.jit
@@ -89,9 +83,7 @@ def sum_parts(part, which, channel, P: tl.constexpr, C: tl.constexpr, BLOCK: tl.
 
 @triton.jit
 def finish_moments_kernel(
-    part_2PC,
-    x,
-    residual,
+    part_2P1C,
     weight,
     bias,
     running_mean,
@@ -107,13 +99,12 @@ def finish_moments_kernel(
     C: tl.constexpr,
     BLOCK: tl.constexpr,
     PARTS: tl.constexpr,
-    ADD: tl.constexpr,
 ):
     """Moments of the batch from the parts, the affine map they make, and the running statistics."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    pivot = first_row(x, residual, channel, ADD)
-    offset = sum_parts(part_2PC, 0, channel, P, C, BLOCK, PARTS) / R
-    variance = sum_parts(part_2PC, 1, channel, P, C, BLOCK, PARTS) / R - offset * offset
+    pivot = tl.load(part_2P1C + 2 * P * C + channel)
+    offset = sum_parts(part_2P1C, 0, channel, P, C, BLOCK, PARTS) / R
+    variance = sum_parts(part_2P1C, 1, channel, P, C, BLOCK, PARTS) / R - offset * offset
     variance = tl.maximum(variance, 0.0)
     mean = pivot + offset
     inverse = 1 / tl.sqrt(variance + epsilon)
@@ -255,15 +246,22 @@ def measure(x: Tensor, residual: Tensor | None, norm: torch.nn.BatchNorm2d) -> t
     total = x if residual is None else torch.empty_like(x)
     other = x if residual is None else residual
     programs = min(PROGRAMS, tiles)
-    part_2PC = torch.empty(2, programs, channels, device=x.device)
+    part_2P1C = torch.empty(2 * programs + 1, channels, device=x.device)
     add = residual is not None
-    moments_kernel[(programs,)](x, other, total, part_2PC, rows, triton.cdiv(tiles, programs), ADD=add, **launch)
-    moments = Moments(*torch.empty(4, channels, device=x.device))
+    moments_kernel[(programs,)](x, other, total, part_2P1C, rows, triton.cdiv(tiles, programs), ADD=add, **launch)
+    return total, finish_moments(part_2P1C, rows, norm)
+
+
+def finish_moments(part_2P1C: Tensor, rows: int, norm: torch.nn.BatchNorm2d) -> Moments:
+    """Moments of so many rows from the parts of P programs; moves the running statistics of `norm`.
+
+    part_2P1C: Σ(v − v₀) of each program, then Σ(v − v₀)² of each, then v₀.
+    """
+    parts, channels = part_2P1C.shape
+    moments = Moments(*torch.empty(4, channels, device=part_2P1C.device))
     block = min(channels, 16)
     finish_moments_kernel[(channels // block,)](
-        part_2PC,
-        x,
-        other,
+        part_2P1C,
         norm.weight,
         norm.bias,
         norm.running_mean,
@@ -272,13 +270,12 @@ def measure(x: Tensor, residual: Tensor | None, norm: torch.nn.BatchNorm2d) -> t
         rows,
         norm.momentum,
         norm.eps,
-        P=programs,
+        P=parts // 2,
         C=channels,
         BLOCK=block,
         PARTS=PROGRAMS,
-        ADD=add,
     )
-    return total, moments
+    return moments
 
 
 def normalize(x: Tensor, moments: Moments, slope: float) -> Tensor:

@@ -1,8 +1,8 @@
 """A wide residual network's training pass on CUDA, forward and backward written out.
 
 The same function as `WideResNet.forward`, in fewer passes over the activations: BatchNorm, activation and residual sum
-are fused (`kernels.norm`), all images share each launch although only some of them have a backward pass, and there is
-nothing to compile for a minute first.
+are fused (`kernels.norm`), convolutions of few channels are our own (`kernels.convolve`), all images share each launch
+although only some of them have a backward pass, and there is nothing to compile for a minute first.
 """
 
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aggmatch.kernels.convolve import convolve_and_measure, convolve_back, is_narrow, kernel_gradient
 from aggmatch.kernels.norm import Moments, measure, normalize, normalize_backward
 from aggmatch.models.partial import SLOPE
 from aggmatch.models.wide_resnet import Block, WideResNet
@@ -67,16 +68,26 @@ class Tape:
         """The layer's output."""
         return F.conv2d(x, self.kernel[layer], None, layer.stride, layer.padding)
 
-    def activate(self, norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The sum x + residual, and what is left of it after normalising and activating."""
-        x, moments = measure(x, residual, norm)
+    def convolve_into(
+        self, norm: nn.BatchNorm2d, layer: nn.Conv2d, x: Tensor, residual: Tensor | None = None
+    ) -> tuple[Tensor, Moments]:
+        """The layer's output + residual, and its moments for the norm that follows."""
+        if is_narrow(layer, x):
+            return convolve_and_measure(x, self.kernel[layer], residual, norm)
+        return measure(self.convolve(layer, x), residual, norm)
+
+    def activate(self, norm: nn.BatchNorm2d, x: Tensor, moments: Moments) -> Tensor:
+        """What is left of x after normalising and activating."""
         y = normalize(x, moments, SLOPE)
         if self.learned:
             self.normalized[norm] = Normalized(x[: self.learned], y[: self.learned], moments)
-        return x, y
+        return y
 
     def convolve_backward(self, layer: nn.Conv2d, x: Tensor, gradient: Tensor, *, to_input: bool = True) -> Tensor:
         """Gradient of the layer's input; notes that of its kernel."""
+        if is_narrow(layer, x):
+            self.gradient[layer.weight] = kernel_gradient(x, gradient)
+            return convolve_back(gradient, self.kernel[layer]) if to_input else gradient
         found, self.gradient[layer.weight], _ = torch.ops.aten.convolution_backward(
             gradient,
             x,
@@ -101,8 +112,11 @@ class Tape:
         return gradient
 
     def gradients(self) -> list[Tensor]:
-        """Gradients in the order of the network's parameters, each like its parameter."""
-        return cast([self.gradient[parameter] for parameter in self.network.parameters()], torch.float32)
+        """Gradients in the order of the network's parameters, each like its parameter.
+
+        The tape lets go of them: autograd would copy what someone else still holds.
+        """
+        return cast([self.gradient.pop(parameter) for parameter in self.network.parameters()], torch.float32)
 
 
 def cast(values: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
@@ -115,17 +129,18 @@ def cast(values: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
 
 
 def run_forward(network: WideResNet, images: Tensor, tape: Tape) -> Tensor:
-    """Features of the images. A block's sum is taken by the norm that follows, which has to read it anyway."""
+    """Features of the images. Each convolution measures for the norm that follows it, whatever block that is in."""
     tape.images = images[: tape.learned]
-    x, residual = tape.convolve(network.stem, images), None
-    for block in network.each_block():
-        x, activated = tape.activate(block.norm1, x, residual)
-        shortcut = activated if block.activate_shortcut else x
-        _, inner = tape.activate(block.norm2, tape.convolve(block.conv1, activated))
-        residual = tape.convolve(block.conv2, inner)
-        x = shortcut if block.shortcut is None else tape.convolve(block.shortcut, shortcut)
-    _, y = tape.activate(network.norm, x, residual)
-    return y.mean((2, 3))
+    blocks = network.each_block()
+    x, moments = tape.convolve_into(blocks[0].norm1, network.stem, images)
+    for block, following in zip(blocks, [*(block.norm1 for block in blocks[1:]), network.norm], strict=True):
+        activated = tape.activate(block.norm1, x, moments)
+        x = activated if block.activate_shortcut else x
+        residual = x if block.shortcut is None else tape.convolve(block.shortcut, x)
+        inner, moments = tape.convolve_into(block.norm2, block.conv1, activated)
+        inner = tape.activate(block.norm2, inner, moments)
+        x, moments = tape.convolve_into(following, block.conv2, inner, residual)
+    return tape.activate(network.norm, x, moments).mean((2, 3))
 
 
 def run_backward(network: WideResNet, gradient: Tensor, tape: Tape) -> None:

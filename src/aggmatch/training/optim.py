@@ -133,4 +133,12 @@ def update_average(average: nn.Module, online: nn.Module, decay: Tensor, *, copy
     torch._foreach_mul_(difference, 1 - decay)
     torch._foreach_add_(averaged, difference)
     if copy_statistics:
-        torch._foreach_copy_(list(average.buffers()), list(online.buffers()))
+        copy_buffers(average, online)
+
+
+def copy_buffers(target: nn.Module, source: nn.Module) -> None:
+    """Make a network's buffers those of its twin; all of a type by one kernel, which a mixed list would not be."""
+    pairs = list(zip(target.buffers(), source.buffers(), strict=True))
+    for dtype in {buffer.dtype for buffer, _ in pairs}:
+        of_type = [pair for pair in pairs if pair[0].dtype == dtype]
+        torch._foreach_copy_([to for to, _ in of_type], [from_ for _, from_ in of_type])

@@ -1,8 +1,9 @@
 """The least that a training step can take here: its arithmetic and its traffic at the best rates of this machine.
 
-Arithmetic is what the convolutions and matrix products of one step compute, counted as they are called: images that
-learn nothing have no backward pass and so count once, and what Triton kernels do inside (aggregation, normalisation)
-does not count. The rate is that of a large matrix product in the network's arithmetic, timed in the same run.
+Arithmetic is what the convolutions and matrix products of one step compute, counted as torch's functions are called:
+images that learn nothing have no backward pass and so count once, and what Triton kernels do besides (aggregation,
+normalisation) does not count. The rate is that of a large matrix product in the network's arithmetic, timed in the same
+run.
 
 Traffic is what every training step of this network has to move if activations do not stay in a cache: the output of
 each convolution and each BatchNorm of the backbone is written once and read once, and so is its gradient for images
@@ -93,13 +94,27 @@ class Floor:
 def find_floor(pieces: Pieces) -> Floor:
     """The floor of a step of a state that is not captured; runs one."""
     state = pieces.state
-    flops = count_products(lambda: state.compute(*pieces.indices))
+    with plain_passes(state.online, state.average):
+        flops = count_products(lambda: state.compute(*pieces.indices))
     calls = [(state.online, pieces.calls.get(ONLINE, [])), (state.average, pieces.calls.get(MOMENTUM, []))]
     bytes_ = sum(bytes_moved(network, made) for network, made in calls)
     return Floor(flops, bytes_, best_rates(state.device, arithmetic_of(state.online)))
 
 
 # What is computed ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def plain_passes(*networks: Network) -> Iterator[None]:
+    """Within, networks compute by torch's functions alone, which can be counted."""
+    fused = [network.backbone for network in networks if getattr(network.backbone, "fusible", False)]
+    for backbone in fused:
+        backbone.fusible = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for backbone in fused:
+            backbone.fusible = True  # type: ignore[assignment]
 
 
 class ProductCounter(TorchDispatchMode):

@@ -1,0 +1,253 @@
+"""3×3 convolutions of few channels, whose products would leave most of a matrix unit idle.
+
+A row of our products is a pair of neighbouring pixels. The four pixels around a pair, 4K values that lie side by side
+in memory, times a banded matrix of (4K, 2N) give what one row of taps adds to the pair's 2N outputs. A program walks
+down the rows of some images: each row of pixels is loaded once and adds to the rows of outputs above, at and below it.
+
+Tensors are (images, channels, H, W) with channels last. Suffixes: K channels in, padded to a power of 2; N channels
+out; R rows of a tile, each a pair of pixels; P programs that each sum a part.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+from aggmatch.kernels.norm import Moments, finish_moments
+
+ROWS = 64
+"""Pairs of pixels in a tile: what the matrix units take at once."""
+CHANNELS = 32
+"""Most channels in or out: three banded matrices have to fit into shared memory."""
+LAUNCH = {"num_warps": 8, "STAGES": 3}
+"""Of the stages, one computes while the next rows of pixels are loaded."""
+
+
+@triton.jit
+def pairs(images, W: tl.constexpr, PAIRS: tl.constexpr, R: tl.constexpr):
+    """Image and first column of each row of this program's tile, and whether there is one: the images' rows in turn."""
+    row = tl.arange(0, R)
+    turn = row // PAIRS
+    image = tl.program_id(0) * (R // PAIRS) + turn
+    return image, row % PAIRS * 2, (turn < R // PAIRS) & (image < images)
+
+
+@triton.jit
+def around(image, column, exists, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, K: tl.constexpr):
+    """Places of the four pixels around each pair in the first row of its image, and whether they exist: (R, 4K)."""
+    j = tl.arange(0, 4 * K)[None, :]
+    neighbour = column[:, None] + j // K - 1
+    place = (image * (H * W))[:, None] * C + neighbour * C + j % K
+    return place, exists[:, None] & (neighbour >= 0) & (neighbour < W) & (j % K < C)
+
+
+@triton.jit
+def within(image, column, exists, H: tl.constexpr, W: tl.constexpr, N: tl.constexpr):
+    """Places of each pair's own values in the first row of its image, and whether they exist: (R, 2N)."""
+    n = tl.arange(0, 2 * N)[None, :]
+    place = (image * (H * W) + column)[:, None] * N + n
+    return place, exists[:, None] & (column[:, None] + n // N < W)
+
+
+@triton.jit
+def band(kernel, ky, C: tl.constexpr, K: tl.constexpr, N: tl.constexpr, BACK: tl.constexpr):
+    """The row ky of a kernel's taps as a matrix from four pixels to the middle two: (4K, 2N).
+
+    BACK: of the convolution that takes the gradient back, whose taps are turned around.
+    """
+    j, n = tl.arange(0, 4 * K)[:, None], tl.arange(0, 2 * N)[None, :]
+    kx = j // K - n // N
+    if BACK:
+        place = (j % K) * 9 * N + (8 - 3 * ky - kx) * N + n % N
+    else:
+        place = (n % N) * 9 * C + (3 * ky + kx) * C + j % K
+    return tl.load(kernel + place, mask=(kx >= 0) & (kx < 3) & (j % K < C), other=0.0)
+
+
+@triton.jit
+def convolve_kernel(
+    x,
+    kernel,
+    residual,
+    out,
+    part_2P1N,
+    images,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    C: tl.constexpr,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    PAIRS: tl.constexpr,
+    R: tl.constexpr,
+    BACK: tl.constexpr,
+    ADD: tl.constexpr,
+    MEASURE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """x convolved (+ residual); and Σv and Σv² of each channel of it over this program's images."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    image, column, exists = pairs(images, W, PAIRS, R)
+    from_, seen = around(image, column, exists, H, W, C, K)
+    to, own = within(image, column, exists, H, W, N)
+    top = band(kernel, 0, C, K, N, BACK)
+    middle = band(kernel, 1, C, K, N, BACK)
+    bottom = band(kernel, 2, C, K, N, BACK)
+    # Sums that wait for a row are kept negated and subtracted from: added, they would become the products' accumulators
+    # across turns of the loop, and the compiler would run all products one by one.
+    above = tl.zeros((R, 2 * N), tl.float32)
+    here = tl.zeros((R, 2 * N), tl.float32)
+    first = tl.zeros((R // 16, 8, 2 * N), tl.float32)
+    second = tl.zeros((R // 16, 8, 2 * N), tl.float32)
+    for h in tl.range(H + 1, num_stages=STAGES):
+        pixels = tl.load(x + from_ + h * W * C, mask=seen & (h < H), other=0.0)
+        value = tl.dot(pixels, bottom, input_precision="ieee") - above
+        above = here - tl.dot(pixels, middle, input_precision="ieee")
+        here = -tl.dot(pixels, top, input_precision="ieee")
+        done = own & (h > 0)
+        if ADD:
+            value += tl.load(residual + to + (h - 1) * W * N, mask=done, other=0.0).to(tl.float32)
+        if MEASURE:
+            value = tl.where(done, value, 0.0)
+            first += tl.sum(tl.reshape(value, (R // 16, 2, 8, 2 * N)), 1)
+            second += tl.sum(tl.reshape(value * value, (R // 16, 2, 8, 2 * N)), 1)
+        tl.store(out + to + (h - 1) * W * N, value.to(out.dtype.element_ty), mask=done)
+    if MEASURE:
+        channel = tl.arange(0, N)
+        part = part_2P1N + program * N + channel
+        tl.store(part, tl.sum(tl.reshape(tl.sum(tl.sum(first, 0), 0), (2, N)), 0))
+        tl.store(part + programs * N, tl.sum(tl.reshape(tl.sum(tl.sum(second, 0), 0), (2, N)), 0))
+        tl.store(part_2P1N + 2 * programs * N + channel, tl.zeros((N,), tl.float32))
+
+
+@triton.jit
+def kernel_gradient_kernel(
+    x,
+    gradient,
+    part_P3KN,
+    images,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    C: tl.constexpr,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    PAIRS: tl.constexpr,
+    R: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Σ of four pixels times the gradients of their pair over this program's images: a band for each row of taps."""
+    image, column, exists = pairs(images, W, PAIRS, R)
+    from_, seen = around(image, column, exists, H, W, C, K)
+    to, own = within(image, column, exists, H, W, N)
+    top = tl.zeros((4 * K, 2 * N), tl.float32)
+    middle = tl.zeros((4 * K, 2 * N), tl.float32)
+    bottom = tl.zeros((4 * K, 2 * N), tl.float32)
+    for h in tl.range(H, num_stages=STAGES):
+        pixels = tl.trans(tl.load(x + from_ + h * W * C, mask=seen, other=0.0))
+        below = tl.load(gradient + to + (h + 1) * W * N, mask=own & (h < H - 1), other=0.0)
+        here = tl.load(gradient + to + h * W * N, mask=own, other=0.0)
+        above = tl.load(gradient + to + (h - 1) * W * N, mask=own & (h > 0), other=0.0)
+        top = tl.dot(pixels, below, top, input_precision="ieee")
+        middle = tl.dot(pixels, here, middle, input_precision="ieee")
+        bottom = tl.dot(pixels, above, bottom, input_precision="ieee")
+    SIZE: tl.constexpr = 8 * K * N
+    place = tl.arange(0, 4 * K)[:, None] * (2 * N) + tl.arange(0, 2 * N)[None, :]
+    part = part_P3KN + tl.program_id(0) * 3 * SIZE + place
+    tl.store(part, top)
+    tl.store(part + SIZE, middle)
+    tl.store(part + 2 * SIZE, bottom)
+
+
+@triton.jit
+def finish_kernel_gradient_kernel(
+    part_P3KN, out, P: tl.constexpr, C: tl.constexpr, K: tl.constexpr, N: tl.constexpr, PARTS: tl.constexpr
+):
+    """Gradient of one tap and channel in, for all channels out: the two places of the band where it stands, summed."""
+    tap, channel = tl.program_id(0), tl.program_id(1)
+    row = (tap // 3 * 4 + tap % 3) * K + channel
+    n = tl.arange(0, N)
+    total = tl.zeros((PARTS, N), tl.float32)
+    for start in range(0, P, PARTS):
+        p = start + tl.arange(0, PARTS)[:, None]
+        part = part_P3KN + p * (24 * K * N) + row * 2 * N + n[None, :]
+        total += tl.load(part, mask=p < P, other=0.0)
+        total += tl.load(part + K * 2 * N + N, mask=p < P, other=0.0)
+    tl.store(out + n * 9 * C + tap * C + channel, tl.sum(total, 0))
+
+
+def is_narrow(layer: nn.Conv2d, x: Tensor) -> bool:
+    """Whether these kernels can compute a layer, and faster than cuDNN would."""
+    return (
+        layer.kernel_size == (3, 3)
+        and layer.stride == (1, 1)
+        and layer.padding == (1, 1)
+        and layer.in_channels <= CHANNELS
+        and layer.out_channels in (16, 32)
+        and x.element_size() == 2
+        and x.shape[3] <= 2 * ROWS
+        and x.numel() * max(1, layer.out_channels // layer.in_channels) < 2**31
+    )
+
+
+def convolve_and_measure(
+    x: Tensor, kernel: Tensor, residual: Tensor | None, norm: nn.BatchNorm2d
+) -> tuple[Tensor, Moments]:
+    """x convolved + residual, and its moments by channel; moves the running statistics of `norm`.
+
+    x: (B, C, H, W); kernel: (N, C, 3, 3); residual: (B, N, H, W); all channels last. Moments are summed about 0: in 16
+    bits the values themselves are coarser than what cancels.
+    """
+    out, part_2P1N = launch(x, kernel, residual, measure=True)
+    return out, finish_moments(part_2P1N, out.numel() // out.shape[1], norm)
+
+
+def convolve_back(gradient: Tensor, kernel: Tensor) -> Tensor:
+    """Gradient of a convolution's input, (B, C, H, W), given that of its output, (B, N, H, W)."""
+    return launch(gradient, kernel, None, back=True)[0]
+
+
+def launch(
+    x: Tensor, kernel: Tensor, residual: Tensor | None, *, back: bool = False, measure: bool = False
+) -> tuple[Tensor, Tensor]:
+    """x convolved + residual, and the parts of its sums if they are to be measured."""
+    channels = kernel.shape[1] if back else kernel.shape[0]
+    shape, programs = tile_shape(x)
+    size = len(x), channels, *x.shape[2:]
+    out = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    part_2P1N = torch.empty(2 * programs + 1, channels, device=x.device)
+    convolve_kernel[(programs,)](
+        x,
+        kernel,
+        x if residual is None else residual,
+        out,
+        part_2P1N,
+        len(x),
+        **shape,
+        N=channels,
+        BACK=back,
+        ADD=residual is not None,
+        MEASURE=measure,
+        **LAUNCH,
+    )
+    return out, part_2P1N
+
+
+def kernel_gradient(x: Tensor, gradient: Tensor) -> Tensor:
+    """Gradient of a kernel, (N, C, 3, 3) in float32, given x (B, C, H, W) and that of the output, (B, N, H, W)."""
+    shape, programs = tile_shape(x)
+    outputs, inputs = gradient.shape[1], x.shape[1]
+    part_P3KN = torch.empty(programs, 3, 4 * shape["K"], 2 * outputs, device=x.device)
+    kernel_gradient_kernel[(programs,)](x, gradient, part_P3KN, len(x), **shape, N=outputs, **LAUNCH)
+    out = torch.empty(outputs, inputs, 3, 3, device=x.device, memory_format=torch.channels_last)
+    finish_kernel_gradient_kernel[(9, inputs)](
+        part_P3KN, out, P=programs, C=inputs, K=shape["K"], N=outputs, PARTS=min(64, triton.next_power_of_2(programs))
+    )
+    return out
+
+
+def tile_shape(x: Tensor) -> tuple[dict[str, int], int]:
+    """Constants of a launch over a batch, and its programs."""
+    assert x.is_contiguous(memory_format=torch.channels_last), "activations must lie channels last"
+    images, channels, height, width = x.shape
+    padded, pairs_of_row = max(4, triton.next_power_of_2(channels)), triton.cdiv(width, 2)
+    shape = {"H": height, "W": width, "C": channels, "K": padded, "PAIRS": pairs_of_row, "R": ROWS}
+    return shape, triton.cdiv(images, ROWS // pairs_of_row)
