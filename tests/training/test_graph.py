@@ -154,6 +154,7 @@ def test_no_garbage_is_collected_during_the_capture():
 @on_gpu
 def test_what_cannot_be_captured_goes_on_without():
     generator, expected = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
+    torch.manual_seed(4)
     total = torch.zeros((), device="cuda")
     drawn = []
 
@@ -176,3 +177,6 @@ def test_what_cannot_be_captured_goes_on_without():
     assert [value.item() for value in drawn] == [
         torch.rand((), device="cuda", generator=expected).item() for _ in drawn
     ]
+    assert (
+        torch.rand((), device="cuda").item() == torch.rand((), device="cuda", generator=expected.manual_seed(4)).item()
+    )

@@ -17,8 +17,12 @@ from aggmatch.kernels.norm import Moments, finish_moments
 
 ROWS = 64
 """Pairs of pixels in a tile: what the matrix units take at once."""
-CHANNELS = 32
-"""Most channels in or out: three banded matrices have to fit into shared memory."""
+CHANNELS = (16, 32)
+"""Channels in and out: powers of 2, of which three banded matrices fit into shared memory."""
+IMAGE_CHANNELS = 4
+"""Most channels of images, which may be any number: nobody asks for their gradient."""
+LEAST = 32
+"""Programs below which most of a GPU would idle: with 64 images of 32 × 32 cuDNN is faster, with 192 these kernels."""
 LAUNCH = {"num_warps": 8, "STAGES": 3}
 """Of the stages, one computes while the next rows of pixels are loaded."""
 
@@ -180,10 +184,11 @@ def is_narrow(layer: nn.Conv2d, x: Tensor) -> bool:
         layer.kernel_size == (3, 3)
         and layer.stride == (1, 1)
         and layer.padding == (1, 1)
-        and layer.in_channels <= CHANNELS
-        and layer.out_channels in (16, 32)
+        and (layer.in_channels <= IMAGE_CHANNELS or layer.in_channels in CHANNELS)
+        and layer.out_channels in CHANNELS
         and x.element_size() == 2
         and x.shape[3] <= 2 * ROWS
+        and programs_of(x) >= LEAST
         and x.numel() * max(1, layer.out_channels // layer.in_channels) < 2**31
     )
 
@@ -247,7 +252,12 @@ def kernel_gradient(x: Tensor, gradient: Tensor) -> Tensor:
 def tile_shape(x: Tensor) -> tuple[dict[str, int], int]:
     """Constants of a launch over a batch, and its programs."""
     assert x.is_contiguous(memory_format=torch.channels_last), "activations must lie channels last"
-    images, channels, height, width = x.shape
-    padded, pairs_of_row = max(4, triton.next_power_of_2(channels)), triton.cdiv(width, 2)
-    shape = {"H": height, "W": width, "C": channels, "K": padded, "PAIRS": pairs_of_row, "R": ROWS}
-    return shape, triton.cdiv(images, ROWS // pairs_of_row)
+    channels, height, width = x.shape[1:]
+    padded = max(IMAGE_CHANNELS, triton.next_power_of_2(channels))
+    shape = {"H": height, "W": width, "C": channels, "K": padded, "PAIRS": triton.cdiv(width, 2), "R": ROWS}
+    return shape, programs_of(x)
+
+
+def programs_of(x: Tensor) -> int:
+    """Programs of a launch over a batch: each has as many images as have their pairs of a row in one tile."""
+    return triton.cdiv(len(x), ROWS // triton.cdiv(x.shape[3], 2))

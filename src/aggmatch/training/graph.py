@@ -58,7 +58,8 @@ class Captured:
     def capture(self) -> bool:
         """Record the function without running it; False if that cannot be done."""
         graph = torch.cuda.CUDAGraph()
-        untouched = self.generator.clone_state()
+        generators = self.generator, torch.cuda.default_generators[self.stream.device.index]
+        untouched = [generator.clone_state() for generator in generators]
         graph.register_generator_state(self.generator)
         current = torch.cuda.current_stream(self.stream.device)
         try:
@@ -66,7 +67,8 @@ class Captured:
                 self.function(*self.inputs)
         except RuntimeError as error:
             self.gave_up = True
-            self.generator.graphsafe_set_state(untouched)  # its own believes to be captured from now on
+            for generator, state in zip(generators, untouched, strict=True):
+                generator.graphsafe_set_state(state)  # its own believes to be captured from now on
             reason = str(error.__context__ or error).splitlines()[0]  # the first error, not that of ending the capture
             warnings.warn(f"The step runs without a CUDA graph, and so slower: {reason}", stacklevel=3)
             return False
