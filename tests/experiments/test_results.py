@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,26 @@ def test_a_run_replaces_its_earlier_line_and_leaves_the_others_as_they_are(plan,
     stored = read_results(path)
     assert [result.result["accuracy"] for result in stored.results if result.result] == [55.0, 40.0]
     assert stored.others == 1
+
+
+def test_a_run_replaces_its_line_from_before_a_setting_existed(plan, pretend, tmp_path):
+    made, path = plan(), tmp_path / "r.jsonl"
+    pretend(made.runs[0], 50.0)
+    result = result_of(made.runs[0].path)
+    data = {name: value for name, value in result.configuration["data"].items() if name != "side"}
+    path.write_text(replace(result, configuration={**result.configuration, "data": data}).line() + "\n")
+    assert add_results(path, [result]) == 1
+    assert read_results(path).results == [result]
+
+
+def test_of_a_configuration_that_this_version_cannot_run_the_words_decide(plan, pretend, tmp_path):
+    made, path = plan(), tmp_path / "r.jsonl"
+    pretend(made.runs[0], 50.0)
+    result = result_of(made.runs[0].path)
+    unknown = replace(result, configuration={**result.configuration, "method": {"name": "nonsense"}})
+    assert add_results(path, [unknown]) == 0
+    assert add_results(path, [unknown, result]) == 1
+    assert len(read_results(path).results) == 2
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from aggmatch.experiments.readings import (
     last_median,
     likeness,
     measure,
-    understood,
 )
 from aggmatch.experiments.reproduce import Plan, PlannedCell
 from aggmatch.experiments.results import Result
@@ -120,7 +119,7 @@ class Filled:
     def describe_ours(self) -> str:
         """Network, moment and hardware of our figures."""
         results = [result for ours in self.ours.values() for result in ours.results]
-        networks = sorted({result.configuration["train"]["evaluated"] for result in results})
+        networks = sorted({result.settings.train.evaluated for result in results if result.settings})
         hardware = sorted({result.hardware for result in results if result.hardware})
         finished = [ours.length.finished for ours in self.ours.values()]
         moment = "after the last step" if any(finished) else "at the last evaluation of unfinished runs"
@@ -180,9 +179,8 @@ def fill(plan: Plan, results: Sequence[Result], *, any_length: bool) -> Filled:
     """
     known: dict[str, list[tuple[RunSettings, Result]]] = {}
     for result in results:
-        if settings := understood(result):
-            complete = replace(result, configuration=settings.identity())
-            known.setdefault(likeness(settings), []).append((settings, complete))
+        if settings := result.settings:
+            known.setdefault(likeness(settings), []).append((settings, result))
     ours = {}
     for planned in plan.cells:
         if figure := fill_cell(planned, known, any_length):
@@ -218,10 +216,10 @@ def say_left_out(plan: Plan, results: Sequence[Result], filled: Filled, *, any_l
     """Sentences on the results that are not in the table, one for each reason."""
     names: dict[str, list[str]] = {}
     for result in results:
-        settings = understood(result)
+        settings = result.settings
         if settings is None:
             names.setdefault("this version cannot run it", []).append("a stored run")
-        elif replace(result, configuration=settings.identity()).key not in filled.used:
+        elif result.key not in filled.used:
             reason = why_left_out(plan, settings, result, any_length=any_length)
             names.setdefault(reason, []).append(describe_run(settings))
     return [f"Left out, because {reason}: {shorten(runs)}." for reason, runs in names.items()]

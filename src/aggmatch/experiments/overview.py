@@ -13,7 +13,6 @@ from aggmatch.experiments.readings import (
     describe_counts,
     last_median,
     measure,
-    understood,
     without_cadence,
 )
 from aggmatch.experiments.results import Result
@@ -68,7 +67,7 @@ def group(results: Sequence[Result]) -> list[Group]:
     """
     found: dict[tuple[str, Length], dict[int, tuple[RunSettings, Result]]] = {}
     for result in results:
-        settings = understood(result)
+        settings = result.settings
         if settings and (measured := measure(result, settings)):
             identity = without_cadence(settings)
             identity["data"] = {**identity["data"], "fold": None}

@@ -5,11 +5,10 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from aggmatch.config import Layer, differences
-from aggmatch.errors import AggMatchError
+from aggmatch.config import differences
 from aggmatch.experiments.results import Result
 from aggmatch.tables import plural
-from aggmatch.training.settings import RunSettings, resolve
+from aggmatch.training.settings import RunSettings
 from aggmatch.training.summary import LAST_EVALUATIONS
 
 CADENCE = ("steps", "log_every", "evaluate_every")
@@ -65,14 +64,6 @@ def describe_counts(medians: Iterable[Median]) -> str:
 
 
 # Settings --------------------------------------------------------------------------------------------------------
-
-
-def understood(result: Result) -> RunSettings | None:
-    """Settings of a result, newer ones than it has at their defaults; none if this version cannot run it."""
-    try:
-        return resolve([Layer("a stored result", result.configuration)])
-    except AggMatchError:
-        return None
 
 
 def likeness(settings: RunSettings) -> str:

@@ -1,20 +1,22 @@
 """Runs as data: one line of JSON a run, to be kept when its folder is gone and made into tables later.
 
 A line holds the part of the configuration that decides the result, the curve, the result, what it ran on, and how far
-it went. Two lines with one configuration are the same run.
+it went. Two lines with one configuration are the same run, also where one is older than a setting that the other has.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from aggmatch.config import Natural
+from aggmatch.config import Layer, Natural
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
 from aggmatch.shapes import Percent, require
 from aggmatch.training.folder import RunFolder
+from aggmatch.training.settings import RunSettings, resolve
 
 EVALUATED = ("accuracy_average", "accuracy_online")
 PSEUDO = ("pseudo_precision", "pseudo_recall", "pseudo_coverage")
@@ -38,10 +40,18 @@ class Result:
     """What the last part of the run was trained on; None where the folder does not say."""
     versions: Mapping[str, str] | None
 
-    @property
+    @cached_property
+    def settings(self) -> RunSettings | None:
+        """The configuration, settings newer than it at their defaults; none if this version cannot run it."""
+        try:
+            return resolve([Layer("a stored result", self.configuration)])
+        except AggMatchError:
+            return None
+
+    @cached_property
     def key(self) -> str:
         """The configuration as a text: equal exactly for the same run."""
-        return json.dumps(self.configuration, sort_keys=True)
+        return json.dumps(self.settings.identity() if self.settings else self.configuration, sort_keys=True)
 
     def line(self) -> str:
         """The run as a line of JSON."""
