@@ -60,6 +60,33 @@ def test_a_folder_run_resumes_from_another_place(run, trained, photos, monkeypat
     assert (trained / "summary.json").exists()
 
 
+def test_a_folder_that_moved_is_resumed_from_its_new_place_and_remembered(run, trained, photos, tmp_path):
+    (trained / "summary.json").unlink()
+    photos.rename(tmp_path / "pictures")
+    code, _, err = run("train", "--resume", "--out", "run")
+    assert code == 2
+    assert f"There is no folder {photos}" in err
+    code, _, err = run("train", "pictures", "--resume", "--out", "run")
+    assert code == 0, err
+    assert json.loads((trained / "config.json").read_text())["data"]["name"] == str(tmp_path / "pictures")
+    assert run("evaluate", "run")[0] == 0
+
+
+def test_other_images_in_a_new_place_are_refused_and_nothing_is_remembered(run, trained, photos, tmp_path):
+    photos.rename(tmp_path / "pictures")
+    paint(tmp_path / "pictures/unlabeled/3.png", 77)
+    code, _, err = run("train", "pictures", "--resume", "--out", "run")
+    assert code == 2
+    assert "are not those it was made of" in err
+    assert json.loads((trained / "config.json").read_text())["data"]["name"] == str(photos)
+
+
+def test_a_folder_named_by_a_setting_is_remembered_by_its_whole_path(run, photos):
+    code, _, err = run("train", "--set", "data.name=photos", "--method", "supervised", "--out", "run", *QUICK)
+    assert code == 0, err
+    assert json.loads((photos.parent / "run/config.json").read_text())["data"]["name"] == str(photos)
+
+
 def test_a_folder_that_changed_is_not_resumed(run, trained, photos):
     (trained / "summary.json").unlink()
     paint(photos / "unlabeled/new.png", 3)
@@ -182,6 +209,27 @@ def test_what_needs_no_truth_is_shown_of_a_folder_run(run, trained, tmp_path):
     assert code == 0
     assert "pictures/confusion-aggmatch-fold-0.svg" in out
     assert "Nobody knows the classes" in err
-    code, out, _ = run("explain", "run", "12")
-    assert code == 0
-    assert "Image 12, of unknown class" in out
+    assert "Why this label? aggmatch fold 0" in page
+    assert "Shown, out of 10: the 2 of the least consensus" in page
+
+
+@pytest.mark.parametrize("word", ["12", "unlabeled/4.png", "photos/unlabeled/4.png"])
+def test_an_image_is_explained_by_its_number_or_its_file(run, trained, word):
+    code, out, err = run("explain", "run", word)
+    assert code == 0, err
+    assert "Image unlabeled/4.png, of unknown class" in out
+    assert "dark/" in out or "light/" in out, "so are the entries of the queue"
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("unlabeled/99.png", "There is no image 'unlabeled/99.png' among those numbered 0 to 17, called for example"),
+        ("3.png", "2 images are called '3.png': "),
+        ("99", "There is no image '99'"),
+    ],
+)
+def test_an_image_that_is_not_there_is_one_sentence(run, trained, word, message):
+    code, _, err = run("explain", "run", word)
+    assert code == 2
+    assert message in " ".join(err.split())

@@ -73,7 +73,7 @@ def test_explain_looks_at_the_snapshot_of_a_step(run, rival_folders: list[Path])
         (["figures", "{fixmatch}", "--only", "attention"], "These runs hold nothing to draw for: attention."),
         (["figures", "{aggmatch}", "--device", "quantum"], "runtime.device must be auto, cpu, cuda or cuda:N"),
         (["explain", "nowhere", "1"], "nowhere is not the folder of a run"),
-        (["explain", "{aggmatch}", "5000"], "digits has training images 0 to 1436, got 5000."),
+        (["explain", "{aggmatch}", "5000"], "There is no image '5000' among those numbered 0 to 1436."),
         (["explain", "{fixmatch}", "1"], "which has no queue to explain a pseudo label by."),
         (["explain", "{aggmatch}", "1", "--snapshot", "7"], "has no snapshot of step 7. There are: 3, 15, 30."),
         (["explain", "{aggmatch}", "1", "--out", "why.bmp"], "--out must end in .png, .svg or .pdf, got why.bmp."),

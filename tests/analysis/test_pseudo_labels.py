@@ -1,8 +1,10 @@
 """Pseudo labels by a snapshot: the network's own, and the refined ones of AggMatch."""
 
+import pytest
 import torch
 
 from aggmatch.aggregation import Aggregate
+from aggmatch.analysis import pseudo_labels as pseudo_labels_module
 from aggmatch.analysis.pseudo_labels import (
     PseudoLabeled,
     deal,
@@ -25,13 +27,17 @@ def test_evenly_spaced_values_span_all_of_them():
     assert evenly(torch.arange(0), 5).tolist() == []
 
 
-def test_labelled_images_and_those_of_unknown_class_are_not_looked_at(toy_data: DataSet):
+def test_labelled_images_are_not_looked_at_and_those_of_unknown_class_if_it_matters(
+    toy_data: DataSet, monkeypatch: pytest.MonkeyPatch
+):
     labels = toy_data.train.labels.clone()
     labels[7] = -1
     data = DataSet("toy", Images(toy_data.train.pixels, labels), toy_data.test, toy_data.classes, True)
     split = Split("toy", 3, 0, 90, torch.arange(6), labels[:6], torch.arange(0, 12))
-    assert unlabeled_images(data, split).tolist() == [6, 8, 9, 10, 11]
-    assert unlabeled_images(data, split, 2).tolist() == [6, 9]
+    assert unlabeled_images(data, split, known=True).tolist() == [6, 8, 9, 10, 11]
+    assert unlabeled_images(data, split, known=False).tolist() == [6, 7, 8, 9, 10, 11]
+    monkeypatch.setattr(pseudo_labels_module, "IMAGES", 2)
+    assert unlabeled_images(data, split, known=True).tolist() == [6, 9]
 
 
 def test_own_predictions_are_those_of_the_online_network(rivals: list[RunRecord]):

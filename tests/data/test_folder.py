@@ -126,6 +126,26 @@ def test_training_images_may_lie_below_train(flowers, tmp_path):
     assert len(data.train) == 16
 
 
+def test_unlabelled_images_may_lie_beside_train(flowers, tmp_path):
+    flowers.rename(tmp_path / "train")
+    (tmp_path / "train/unlabeled").rename(tmp_path / "Unlabelled")
+    assert len(read_folder(tmp_path, 16, 0.2).train) == 16
+
+
+def test_classes_in_train_and_beside_it_are_refused(flowers, tmp_path):
+    flowers.rename(tmp_path / "train")
+    paint(tmp_path / "daisy/1.png")
+    with pytest.raises(AggMatchError, match="has both train and daisy: put all classes into .*train, or none of them."):
+        read_folder(tmp_path, 16, 0.2)
+
+
+def test_images_are_called_by_their_files(flowers):
+    data = read_folder(flowers, 16, 0.2)
+    assert {"unlabeled/0.bmp", "tulip/deep/er/0.jpg"} <= {*data.train.names, *data.test.names}
+    assert data.train.names[-1] == "unlabeled/3.bmp"
+    assert len(set(data.train.names + data.test.names)) == 19
+
+
 def test_all_given_labels_are_taken_and_every_image_is_unlabelled_too(flowers):
     data = load(str(flowers), Path("data"), side=16)
     split = make_split(data, DataSettings(name=str(flowers), labels=None))

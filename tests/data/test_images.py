@@ -19,6 +19,40 @@ def test_images_know_how_many_they_are_and_move_between_devices():
     assert moved.pixels.device.type == moved.labels.device.type == "meta"
 
 
+def named(*names: str) -> Images:
+    plain = images(len(names))
+    return Images(plain.pixels, plain.labels, names)
+
+
+def test_names_move_along_and_are_one_for_each_image():
+    assert named("a", "b").to("meta").names == ("a", "b")
+    with pytest.raises(AggMatchError, match="Names must be one for each of 2 images or none, got 1."):
+        Images(images().pixels, images().labels, ("a",))
+
+
+def test_an_image_is_found_by_its_number_its_name_or_the_end_of_it():
+    some = named("red/a.png", "red/b.png", "blue/b.png", "7")
+    assert [some.find(word) for word in ("red/b.png", "a.png", "2", "7")] == [1, 0, 2, 3]
+    assert [some.call(1), images().call(1)] == ["red/b.png", "1"]
+    assert images().find("1") == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ("b.png", "2 images are called 'b.png': red/b.png, blue/b.png ..."),
+        ("4", "There is no image '4' among those numbered 0 to 2, called for example 'red/a.png'."),
+        ("-1", "There is no image '-1'"),
+        ("ed/b.png", "There is no image 'ed/b.png'"),
+        ("", "There is no image ''"),
+    ],
+)
+def test_a_word_that_means_no_image_or_several_is_refused(word, problem):
+    with pytest.raises(AggMatchError) as error:
+        named("red/a.png", "red/b.png", "blue/b.png").find(word)
+    assert problem in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("pixels", "labels", "problem"),
     [

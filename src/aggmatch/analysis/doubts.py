@@ -6,7 +6,7 @@ from torch import Tensor
 
 from aggmatch.analysis.explain import explain_run, panel
 from aggmatch.analysis.panel import Panel
-from aggmatch.analysis.pseudo_labels import PseudoLabeled, has_queue, pseudo_labels_at
+from aggmatch.analysis.pseudo_labels import PseudoLabeled, has_queue, knows_classes, pseudo_labels_at
 from aggmatch.analysis.runs import RunRecord, first_folds
 
 EACH = 2
@@ -17,7 +17,7 @@ def panels(runs: Sequence[RunRecord]) -> Iterator[Panel]:
     """Explanations of doubtful pseudo labels, for the first run of each kind that has a queue."""
     for run in first_folds(runs):
         if run.snapshots and has_queue(run):
-            found = pseudo_labels_at(run, run.snapshots[-1])
+            found = pseudo_labels_at(run, run.snapshots[-1], known=knows_classes(run))
             overruled, unsure = confidently_overruled(found, EACH), least_sure(found, EACH)
             chosen = list(dict.fromkeys(found.index[[*unsure.tolist(), *overruled.tolist()]].tolist()))
             if chosen:

@@ -20,6 +20,7 @@ from aggmatch.analysis.panel import FOREGROUND, RIGHT, WRONG, Panel, house_style
 from aggmatch.analysis.pseudo_labels import deal, has_queue, look, pseudo_labels_at
 from aggmatch.analysis.runs import RunRecord, first_folds, no_snapshots, snapshot_step
 from aggmatch.data import DataSet, Split
+from aggmatch.data.folder import name_below
 from aggmatch.data.images import UNKNOWN
 from aggmatch.errors import AggMatchError
 from aggmatch.inference import Snapshot
@@ -67,6 +68,8 @@ class Explanation:
     step: int
     index: int
     """Position among the training images."""
+    name: str
+    """What the image is called."""
     truth: int
     """−1 if not known."""
     own: NDArray[np.float32]
@@ -107,6 +110,7 @@ def explain(
         Explanation(
             step=snapshot.step,
             index=index,
+            name=data.train.call(index),
             truth=int(data.train.labels[index]),
             own=own_BY[row].cpu().numpy(),
             refined=aggregated.probs[row].cpu().numpy(),
@@ -146,6 +150,13 @@ def explain_run(
     return explain(snapshot, data, run.split(), indices, top)
 
 
+def image_number(data: DataSet, word: str) -> int:
+    """The training image that a word means: its number, its name, or in a folder of images its file."""
+    path, folder = Path(word).parent.resolve() / Path(word).name, Path(data.name)
+    named = data.train.names and path.is_file() and path.is_relative_to(folder)
+    return data.train.find(name_below(folder, path) if named else word)
+
+
 def choose_snapshot(run: RunRecord, step: int | None) -> Path:
     """The snapshot of a step, or the last one."""
     if not run.snapshots:
@@ -166,7 +177,7 @@ def heading(why: Explanation, classes: Sequence[str]) -> str:
     truth = f"true class {classes[why.truth]}" if why.truth != UNKNOWN else "of unknown class"
     own, refined = int(why.own.argmax()), int(why.refined.argmax())
     return (
-        f"Image {why.index}, {truth}: own prediction {classes[own]} ({why.own[own]:.2f}), "
+        f"Image {why.name}, {truth}: own prediction {classes[own]} ({why.own[own]:.2f}), "
         f"refined {classes[refined]} ({why.refined[refined]:.2f}); votes of {voters(why)}: {votes(why, classes)}; "
         f"consensus {why.confidence:.2f}"
     )
@@ -193,7 +204,7 @@ def table(why: Explanation, data: DataSet) -> Table:
     for entry in why.entries:
         terms = [three_digits(term) for term in (entry.feature_term, entry.class_term, entry.similarity)]
         held = [data.classes[entry.label], float(entry.probs[entry.label])]
-        rows.append([100 * entry.share, *terms, *held, origin(entry, why, data.classes), true_class(entry, data)])
+        rows.append([100 * entry.share, *terms, *held, origin(entry, why, data), true_class(entry, data)])
     return Table(columns, rows, title=heading(why, data.classes))
 
 
@@ -207,12 +218,12 @@ def given(entry: Entry, mark: str, classes: Sequence[str]) -> list[str]:
     return [f"{mark} {classes[entry.given_label]}" if entry.given_label != UNKNOWN else mark] if entry.given else []
 
 
-def origin(entry: Entry, why: Explanation, classes: Sequence[str]) -> str | None:
+def origin(entry: Entry, why: Explanation, data: DataSet) -> str | None:
     """The training image that an entry came from, the label it was given, and whether it is the one explained."""
     if entry.source < 0:
         return None
     itself = ["itself"] if entry.source == why.index else []
-    return ", ".join([str(entry.source), *given(entry, "given", classes), *itself])
+    return ", ".join([data.train.call(entry.source), *given(entry, "given", data.classes), *itself])
 
 
 def true_class(entry: Entry, data: DataSet) -> str | None:

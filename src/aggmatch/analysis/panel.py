@@ -6,6 +6,7 @@ is drawn in `FOREGROUND`, which becomes `currentColor` in SVG, and the colours o
 
 import io
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -118,8 +119,12 @@ class Panel:
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Within, matplotlib draws in the house style."""
-    with style.context(["default", STYLE]):
+    """Within, matplotlib draws in the house style.
+
+    It keeps quiet about characters that its font lacks: in an SVG they stay text, and a browser finds another font.
+    """
+    with style.context(["default", STYLE]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
         yield
 
 

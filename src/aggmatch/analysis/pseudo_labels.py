@@ -68,11 +68,17 @@ def has_queue(run: RunRecord) -> bool:
     return issubclass(load_method(run.method), AggMatch)
 
 
-def unlabeled_images(data: DataSet, split: Split, count: int = IMAGES) -> Tensor:
-    """Training images without a given label whose class is known, at most `count`, evenly spaced; (N,)."""
-    usable = data.train.labels[split.unlabeled] != UNKNOWN
-    usable &= ~torch.isin(split.unlabeled, split.labeled)
-    return evenly(split.unlabeled[usable], count)
+def unlabeled_images(data: DataSet, split: Split, *, known: bool) -> Tensor:
+    """Training images without a given label, of a `known` class if need be; at most so many, evenly spaced; (N,)."""
+    usable = ~torch.isin(split.unlabeled, split.labeled)
+    if known:
+        usable &= data.train.labels[split.unlabeled] != UNKNOWN
+    return evenly(split.unlabeled[usable], IMAGES)
+
+
+def knows_classes(run: RunRecord) -> bool:
+    """Whether the true class of any unlabelled image is known."""
+    return bool(len(unlabeled_images(run.data(), run.split(), known=True)))
 
 
 def evenly(values: Tensor, count: int) -> Tensor:
@@ -82,12 +88,16 @@ def evenly(values: Tensor, count: int) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def pseudo_labels_at(run: RunRecord, path: Path) -> PseudoLabeled:
-    """Pseudo labels of the unlabelled images of a run by one of its snapshots, made once for all analyses."""
+def pseudo_labels_at(run: RunRecord, path: Path, *, known: bool = True) -> PseudoLabeled:
+    """Pseudo labels of the unlabelled images of a run by one of its snapshots, made once for all analyses.
+
+    Of images of a `known` class, unless the truth does not matter.
+    """
     data, split = run.data(), run.split()
-    index = unlabeled_images(data, split)
+    index = unlabeled_images(data, split, known=known)
     if not len(index):
-        raise AggMatchError(f"Nobody knows the classes of the unlabelled images of {data.name}.")
+        problem = "Nobody knows the classes of the" if known else "There are no"
+        raise AggMatchError(f"{problem} unlabelled images of {data.name}.")
     return pseudo_labels(run.snapshot(path), data, split, index)
 
 

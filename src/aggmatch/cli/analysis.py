@@ -57,8 +57,9 @@ def figures(
 @app.command()
 def explain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an AggMatch run.", show_default=False)],
-    index: Annotated[
-        list[int], typer.Argument(metavar="INDEX", help="Positions of training images.", show_default=False)
+    images: Annotated[
+        list[str],
+        typer.Argument(metavar="IMAGE", help="Training images: their numbers, or files.", show_default=False),
     ],
     snapshot: Annotated[int | None, typer.Option(metavar="STEP", help="Snapshot.", show_default="the last")] = None,
     top: Annotated[int, typer.Option(help="Queue entries shown, those with most weight.", min=1)] = 8,
@@ -79,7 +80,8 @@ def explain(
     from aggmatch.files import make_folder, write_atomically
 
     (record,) = read_runs([run], gather(None, None, data_dir=data_dir, device=device), download=download)
-    explanations = analysis.explain_run(record, index, step=snapshot, top=top)
+    numbers = [analysis.image_number(record.data(), word) for word in images]
+    explanations = analysis.explain_run(record, numbers, step=snapshot, top=top)
     for explanation in explanations:
         stdout.print(analysis.table(explanation, record.data()).rich())
     if out:

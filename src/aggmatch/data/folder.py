@@ -1,8 +1,8 @@
 """Images of one's own: files from folders as uint8 tensors, and a folder of them as a data set.
 
 A folder is laid out as people have it anyway: `FOLDER/CLASS/...` holds the labelled images of a class and
-`FOLDER/unlabeled/...` those without a label, either directly or below `FOLDER/train`; `FOLDER/test/CLASS/...`, where it
-is there, holds the test images. Images may lie any number of folders deep, in any size and common format.
+`FOLDER/unlabeled/...` those without a label, both also below `FOLDER/train`; `FOLDER/test/CLASS/...`, if it is there,
+holds the test images. Images may lie any number of folders deep, in any size and common format.
 """
 
 import hashlib
@@ -115,7 +115,8 @@ def read_folder(path: Path, side: int, holdout: float) -> DataSet:
     root = next(iter(special(path, TRAIN)), path)
     classes = class_names(path, root)
     train = list_labeled(root, classes)
-    train += [Labeled(file, UNKNOWN) for folder in special(root, UNLABELED) for file in find_images(folder)]
+    unlabeled = [folder for place in dict.fromkeys([root, path]) for folder in special(place, UNLABELED)]
+    train += [Labeled(file, UNKNOWN) for folder in unlabeled for file in find_images(folder)]
     if given := special(path, TEST):
         strangers = sorted({folder.name for folder in subfolders(given[0])} - set(classes))
         if strangers:
@@ -128,7 +129,7 @@ def read_folder(path: Path, side: int, holdout: float) -> DataSet:
         held = held_out(train, root, holdout)
         test = [item for item in train if item in held]
         train = [item for item in train if item not in held]
-    data = DataSet(str(path), read_images(train, side), read_images(test, side), classes, mirror=True)
+    data = DataSet(str(path), read_images(train, path, side), read_images(test, path, side), classes, mirror=True)
     untested = sorted(set(range(len(classes))) - set(data.test.labels.tolist()))
     if untested:
         raise AggMatchError(
@@ -150,8 +151,13 @@ def special(folder: Path, names: Sequence[str]) -> list[Path]:
 
 def class_names(path: Path, root: Path) -> tuple[str, ...]:
     """The classes: folders below `root` that mean nothing else."""
-    reserved = (*UNLABELED, *(TRAIN + TEST if root == path else ()))
-    classes = tuple(folder.name for folder in subfolders(root) if folder.name.lower() not in reserved)
+    classes = tuple(folder.name for folder in subfolders(root) if folder.name.lower() not in UNLABELED)
+    if root == path:
+        classes = tuple(name for name in classes if name.lower() not in TEST)
+    elif beside := [folder for folder in subfolders(path) if folder.name.lower() not in (*UNLABELED, *TRAIN, *TEST)]:
+        raise AggMatchError(
+            f"{path} has both {root.name} and {beside[0].name}: put all classes into {root}, or none of them."
+        )
     if len(classes) < 2:
         found = f"only '{classes[0]}'" if classes else "none"
         raise AggMatchError(
@@ -178,7 +184,14 @@ def held_out(items: Sequence[Labeled], root: Path, share: float) -> set[Labeled]
     return chosen
 
 
-def read_images(items: Sequence[Labeled], side: int) -> Images:
-    """The readable ones of these images."""
+def read_images(items: Sequence[Labeled], path: Path, side: int) -> Images:
+    """The readable ones of these images, called by their files below `path`."""
     pixels, kept = decode_all([item.file for item in items], side, channels=3)
-    return Images(pixels, torch.tensor([items[position].label for position in kept], dtype=torch.int64))
+    readable = [items[position] for position in kept]
+    labels = torch.tensor([item.label for item in readable], dtype=torch.int64)
+    return Images(pixels, labels, tuple(name_below(path, item.file) for item in readable))
+
+
+def name_below(folder: Path, file: Path) -> str:
+    """The name of a file below a folder, in characters that can be printed."""
+    return os.fsencode(file.relative_to(folder).as_posix()).decode(errors="replace")

@@ -26,6 +26,8 @@ class Images:
     """uint8, images × channels × height × width."""
     labels: Tensor
     """int64, one for each image: the number of its class, or −1 where that is not known."""
+    names: tuple[str, ...] = ()
+    """What each image is called, such as its file; empty where they have numbers alone."""
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
@@ -34,13 +36,32 @@ class Images:
             raise AggMatchError(
                 f"Labels must be int64, one for each of {len(self)} images, got {_sketch(self.labels)}."
             )
+        if self.names and len(self.names) != len(self):
+            raise AggMatchError(f"Names must be one for each of {len(self)} images or none, got {len(self.names)}.")
 
     def __len__(self) -> int:
         return len(self.pixels)
 
     def to(self, device: torch.device | str) -> Self:
         """The same images on `device`."""
-        return type(self)(self.pixels.to(device), self.labels.to(device))
+        return type(self)(self.pixels.to(device), self.labels.to(device), self.names)
+
+    def call(self, index: int) -> str:
+        """What an image is called, or else its number."""
+        return self.names[index] if self.names else str(index)
+
+    def find(self, word: str) -> int:
+        """The number of the image that a word means: a number, a name, or the end of one, from a slash on."""
+        meant = [index for index, name in enumerate(self.names) if name == word]
+        meant = meant or [index for index, name in enumerate(self.names) if name.endswith(f"/{word}")]
+        if not meant and word.isdecimal() and int(word) < len(self):
+            meant = [int(word)]
+        if not meant:
+            known = f", called for example '{self.names[0]}'" if self.names else ""
+            raise AggMatchError(f"There is no image '{word}' among those numbered 0 to {len(self) - 1}{known}.")
+        if len(meant) > 1:
+            raise AggMatchError(f"{len(meant)} images are called '{word}': {', '.join(map(self.call, meant[:3]))} ...")
+        return meant[0]
 
 
 @dataclass(frozen=True, eq=False)

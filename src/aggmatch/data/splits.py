@@ -1,6 +1,7 @@
 """Which training images come with a label, and with which one."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -123,7 +124,9 @@ class Split:
             raise AggMatchError(f"Cannot read the split {path}: it is not JSON ({error}).") from None
         check = _Content(path, content)
         check.equal("format", FORMAT, "this version of aggmatch reads")
-        check.equal("data", data.name, "the data set is")
+        fingerprint = content.get("fingerprint")
+        if fingerprint is None or os.sep not in data.name:  # a folder may have moved, and then has another name
+            check.equal("data", data.name, "the data set is")
         check.equal("classes", len(data.classes), f"{data.name} has")
         check.equal("images", size := len(data.train), f"the training images of {data.name} are")
         labeled = check.numbers("labeled", size, distinct=True)
@@ -135,7 +138,6 @@ class Split:
         fold = check.value("fold")
         if type(fold) is not int or fold < 0:
             raise check.error(f"fold must be a whole number of at least 0, got {fold!r}")
-        fingerprint = content.get("fingerprint")
         if fingerprint not in (None, data.fingerprint):
             raise check.error(f"images, labels or class names of {data.name} are not those it was made of")
         tensors = (_indices(labeled), _indices(labels), _indices(unlabeled))

@@ -55,6 +55,12 @@ class RunFolder:
         write_atomically(self.split, split)
         self.write_json(self.config, config)
 
+    def note_data(self, name: str) -> None:
+        """Keep what the data set of the run is called by now."""
+        config = self.read_json(self.config)
+        if config["data"]["name"] != name:
+            self.write_json(self.config, config | {"data": {**config["data"], "name": name}})
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from training in the folder; the lock dies with its process."""

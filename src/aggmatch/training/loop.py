@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -259,6 +259,8 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     if folder.holds_run:
         raise AggMatchError(f"{out} holds a run already. Continue it with --resume, or choose another --out.")
     device = choose_device(settings.runtime.device)
+    if data is None and is_folder(settings.data.name):  # the run can go on from anywhere
+        settings = replace(settings, data=replace(settings.data, name=str(Path(settings.data.name).resolve())))
     if is_folder(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
         raise AggMatchError(
             f"{out} lies in the folder of images, which would take it for a class. Choose another --out."
@@ -274,7 +276,10 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
 def resume(
     out: str | Path, changes: Sequence[Layer] = (), *, data: DataSet | None = None, download: bool = False
 ) -> Run:
-    """Continue the run of a folder. `changes` may only touch where it runs, not what it computes."""
+    """Continue the run of a folder. `changes` may only touch where it runs, not what it computes.
+
+    A folder of images may have moved: where the images are the same, the run remembers the new place.
+    """
     folder = RunFolder(Path(out))
     if not folder.holds_run:
         raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one without --resume.")
@@ -283,6 +288,7 @@ def resume(
     check_data(data, settings)
     split = Split.read(folder.split, data)
     state = TrainState(settings, data, split, choose_device(settings.runtime.device))
+    folder.note_data(settings.data.name)
     run = Run(settings, data, split, folder, state)
     latest = checkpoints.load_newest(folder.checkpoints)
     if latest is not None:
@@ -306,6 +312,9 @@ def resumed_settings(folder: RunFolder, changes: Sequence[Layer]) -> RunSettings
     settings = folder.settings(changes)
     differing = differences(folder.settings().to_dict(), settings.to_dict())
     changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
+    places = changed.get("data.name")
+    if places and all(map(is_folder, places)):  # whether the images are the same, the split tells
+        del changed["data.name"]
     if changed:
         listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
         raise AggMatchError(
