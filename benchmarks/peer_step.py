@@ -1,11 +1,15 @@
 """Time the training steps of any PyTorch script, from one optimizer step to the next.
 
-    python peer_step.py [--warm 50] [--steps 200] SCRIPT [ARGUMENT ...]
+    python peer_step.py [--warm 333] [--steps 555] SCRIPT [ARGUMENT ...]
 
 The script runs as it is; nothing in it is changed. Every step of its optimizer leaves a mark: an event on CUDA, which
 nothing waits for, or the processor's clock. So a step is all that happens between two updates of the weights: loading,
 views, forward and backward pass, logging. After enough steps the times are printed as one line of JSON and the process
 ends. Needs torch 2.0 or later and nothing else, so that it can run in a peer's own environment.
+
+The mean is what a step costs. The workers of a loader hand their batches over in bursts, so that most steps of a loop
+that waits for them are short and a few are long: its median can be a quarter of the mean. The first steps live on
+batches that were loaded ahead, two by each worker, and must not count.
 
 In a loop of one's own: make a `StepClock`, call `tick()` once a step, and read `times()` at the end.
 """
@@ -64,6 +68,7 @@ def describe(times: list[float], words: list[str]) -> dict[str, object]:
     low, *_, high = statistics.quantiles(times, n=20, method="inclusive")
     return {
         "script": " ".join(words),
+        "mean_ms": statistics.fmean(times),
         "median_ms": statistics.median(times),
         "p5_ms": low,
         "p95_ms": high,
@@ -77,8 +82,8 @@ def describe(times: list[float], words: list[str]) -> dict[str, object]:
 def main() -> None:
     """Run the script until enough of its steps were timed."""
     parser = argparse.ArgumentParser(description="Time the training steps of a PyTorch script.")
-    parser.add_argument("--warm", type=int, default=50, help="steps that do not count (default 50)")
-    parser.add_argument("--steps", type=int, default=200, help="steps that count, at least 2 (default 200)")
+    parser.add_argument("--warm", type=int, default=333, help="steps that do not count (default 333)")
+    parser.add_argument("--steps", type=int, default=555, help="steps that count, at least 2 (default 555)")
     parser.add_argument("script", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args()

@@ -47,7 +47,14 @@ def test_steps_of_a_script_are_timed_from_update_to_update(peer):
     assert found["script"] == "train.py 100"
     assert found["steps"] == 8
     assert 10 <= found["p5_ms"] <= found["median_ms"] <= found["p95_ms"]
+    assert found["mean_ms"] >= 10
     assert found["median_ms"] < 300, "the first two do not count, and the second optimizer makes no steps"
+
+
+def test_the_mean_counts_the_waits_that_a_median_passes_over():
+    describe = runpy.run_path(str(PEER_STEP))["describe"]
+    found = describe([1.0, 1.0, 1.0, 97.0], ["train.py"])
+    assert (found["mean_ms"], found["median_ms"]) == (25.0, 1.0)
 
 
 @pytest.mark.parametrize(
