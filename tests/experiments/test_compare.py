@@ -9,6 +9,7 @@ from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments import compare
 from aggmatch.experiments.compare import Comparison
+from aggmatch.experiments.runs import train_in_turn
 
 QUICK = {"model.name": "small-4", "train.steps": 6, "train.batch": 10, "train.unlabeled_ratio": 2}
 
@@ -20,6 +21,14 @@ def layers(**changes):
 def train(run, title):
     for _ in run.train():
         pass
+
+
+def run_all(plan, out, follow=train):
+    """Checks, trains and collects the runs of a plan."""
+    runs = compare.place(plan, out)
+    compare.check(runs)
+    assert not list(train_in_turn(runs, follow))
+    return compare.collect(runs)
 
 
 def summary(fold, accuracy, **more):
@@ -39,8 +48,20 @@ def test_one_fold_has_no_deviation():
     assert Comparison({"a": [summary(0, 50.0)]}).table().rows[0][2] is None
 
 
+def test_a_fold_that_a_method_lacks_is_left_open_and_does_not_count():
+    result = Comparison({"a": [summary(1, 54.0)], "b": [summary(0, 90.0), summary(1, 91.0)]})
+    table = result.table()
+    assert table.columns == ["method", "accuracy %", "± std", "n", "fold 0", "fold 1", "seconds"]
+    assert list(table.rows[1]) == ["a", 54.0, None, 1, None, 54.0, 2.0]
+
+
+def test_without_a_finished_run_there_is_nothing_to_compare():
+    with pytest.raises(AggMatchError, match="no run finished"):
+        compare.collect([])
+
+
 def test_all_methods_train_on_the_same_folds(tmp_path: Path):
-    result = compare.run(compare.plan(["supervised", "fixmatch"], 2, layers()), tmp_path, train)
+    result = run_all(compare.plan(["supervised", "fixmatch"], 2, layers()), tmp_path)
     for fold in (0, 1):
         splits = [json.loads((tmp_path / m / f"fold{fold}/split.json").read_text()) for m in ("supervised", "fixmatch")]
         assert splits[0] == splits[1]
@@ -63,21 +84,21 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path: Path):
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compare.run(plan, tmp_path, break_off_in_the_second)
+        run_all(plan, tmp_path, break_off_in_the_second)
 
     def go_on(run, title):
         trained.append(title)
         train(run, title)
 
-    result = compare.run(plan, tmp_path, go_on)
+    result = run_all(plan, tmp_path, go_on)
     assert trained == ["supervised fold 0", "fixmatch fold 0", "fixmatch fold 0"]
     assert {name: len(runs) for name, runs in result.summaries.items()} == {"supervised": 1, "fixmatch": 1}
 
 
 def test_another_setting_in_the_same_folder_is_refused(tmp_path: Path):
-    compare.run(compare.plan(["supervised"], 1, layers()), tmp_path, train)
+    run_all(compare.plan(["supervised"], 1, layers()), tmp_path)
     with pytest.raises(AggMatchError, match=r"optim\.lr was 0\.03, now 0\.1"):
-        compare.run(compare.plan(["supervised"], 1, layers(optim__lr=0.1)), tmp_path, train)
+        run_all(compare.plan(["supervised"], 1, layers(optim__lr=0.1)), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -93,3 +114,27 @@ def test_what_sets_the_runs_apart_cannot_be_set(key, advice):
 def test_an_unknown_method_stops_before_anything_is_trained(tmp_path: Path):
     with pytest.raises(AggMatchError, match="Unknown method 'nonsense'"):
         compare.plan(["supervised", "nonsense"], 3, layers())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"train__batch": 15},
+            r"as paws could not be trained: train\.batch must be a multiple of 10, .* out of --methods",
+        ),
+        ({"data__labels": 15}, r"data\.labels must be a multiple of 10"),
+    ],
+)
+def test_what_the_data_do_not_allow_is_refused_before_anything_is_trained(tmp_path: Path, changes, message):
+    runs = compare.place(compare.plan(["supervised", "paws"], 1, layers(**changes)), tmp_path)
+    with pytest.raises(AggMatchError, match=message):
+        compare.check(runs)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_comparison_that_is_finished_needs_no_data(tmp_path: Path, monkeypatch):
+    plan = compare.plan(["supervised"], 1, layers())
+    run_all(plan, tmp_path)
+    monkeypatch.setattr(compare, "load_for", None)
+    compare.check(compare.place(plan, tmp_path))

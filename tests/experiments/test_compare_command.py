@@ -1,5 +1,7 @@
 """The command that compares methods."""
 
+import json
+
 
 def test_methods_are_compared_and_the_table_is_written(run, tmp_path):
     words = "compare digits --labels 20 --folds 2 --steps 4 --methods supervised,pi_model --out c --quiet"
@@ -20,3 +22,16 @@ def test_one_labelled_set_is_not_passed_off_as_folds(run, tmp_path):
         "(from --set data.split=x.json). Train on it with: aggmatch train --split FILE\n"
     )
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_fails_leaves_the_others_their_table(run, tmp_path):
+    (tmp_path / "c/pi_model/fold0").mkdir(parents=True)
+    (tmp_path / "c/pi_model/fold0/something").touch()
+    words = "compare digits --folds 2 --steps 4 --methods pi_model,supervised --out c --quiet"
+    code, out, err = run(*words.split(), "--set", "model.name=small-4", "--set", "train.batch=10")
+    assert code == 2
+    assert "pi_model fold 0 failed: c/pi_model/fold0 is not empty" in err
+    assert err.endswith("Error: 1 of 4 runs failed, see above. The same command tries them again.\n")
+    counts = {row["method"]: row["n"] for row in json.loads((tmp_path / "c/comparison.json").read_text())}
+    assert counts == {"supervised": 2, "pi_model": 1}
+    assert all(method in out for method in counts)

@@ -54,13 +54,16 @@ def compare(
     from aggmatch.experiments import compare as experiment
     from aggmatch.methods import known_methods
 
-    runs = experiment.plan(listed(methods) or known_methods(), folds, layers)
-    first = next(iter(runs.values())).data
+    settings = experiment.plan(listed(methods) or known_methods(), folds, layers)
+    first = next(iter(settings.values())).data
     out = out or Path("runs") / f"compare-{Path(first.name).name}-{first.labels or 'all'}"
-    follow = lambda run, title: follow_run(run, quiet=quiet, title=title, again="the same command")  # noqa: E731
-    result = experiment.run(runs, out, follow, download=download)
+    runs = experiment.place(settings, out)
+    experiment.check(runs, download=download)
+    failed = train_all(runs, 1, quiet=quiet)
+    result = experiment.collect(runs)
     stdout.print(result.table().rich())
     say(f"Also in {', '.join(map(str, result.write(out)))}")
+    raise_failed(failed, len(runs))
 
 
 @app.command()
@@ -131,8 +134,7 @@ def reproduce(
     if out or not results:
         paths = filled.write(out or Path("runs/reproduce"))
         say(f"Also in {', '.join(map(str, paths))}")
-    if failed:
-        raise AggMatchError(f"{failed} of {len(plan.runs)} runs failed, see above. The same command tries them again.")
+    raise_failed(failed, len(plan.runs))
 
 
 def numbers(option: str, text: str | None) -> list[int]:
@@ -180,6 +182,12 @@ def train_all(runs: "list[PlannedRun]", at_once: int, *, quiet: bool) -> int:
         say("Stopped and saved. Continue: the same command", error=True)
         raise typer.Exit(128 + training.stopped_by)
     return failed
+
+
+def raise_failed(failed: int, runs: int) -> None:
+    """End a command some of whose runs failed, if there are any, after all that it had to say."""
+    if failed:
+        raise AggMatchError(f"{failed} of {runs} runs failed, see above. The same command tries them again.")
 
 
 def print_event(event: "Event") -> None:

@@ -5,7 +5,7 @@ from aggmatch.data.folder import decode_all, find_images
 from aggmatch.data.images import Archive, DataSet, Images, Source
 from aggmatch.data.sources import SOURCES, is_folder, load, load_for
 from aggmatch.data.splits import DataSettings, Split, draw_split, make_split
-from aggmatch.data.streams import BalancedStream, IndexStream
+from aggmatch.data.streams import BalancedStream, IndexStream, check_balance
 
 __all__ = [
     "SOURCES",
@@ -17,6 +17,7 @@ __all__ = [
     "IndexStream",
     "Source",
     "Split",
+    "check_balance",
     "decode_all",
     "draw_split",
     "fetch",

@@ -80,23 +80,29 @@ class IndexStream:
         return self.indices[torch.from_numpy(rows).view(-1).to(self.indices.device)]
 
 
+def check_balance(labels: Tensor, classes: Sequence[str], batch: int) -> None:
+    """Refuse labels and a size of batches of which no batch can hold equally many images of each class."""
+    if batch % len(classes):
+        raise AggMatchError(
+            f"train.batch must be a multiple of {len(classes)}, the number of classes, for batches that hold equally "
+            f"many images of each, got {batch}."
+        )
+    present = set(labels.tolist())
+    if missing := [name for number, name in enumerate(classes) if number not in present]:
+        raise AggMatchError(
+            f"No image is labelled as class '{missing[0]}', but every batch must hold equally many images of each "
+            f"class. Label noise or the split file leaves it none: take more labels (data.labels), less noise "
+            f"(data.noise_rate), another data.fold or another split."
+        )
+
+
 class BalancedStream:
     """Batches that hold equally many indices of each class: one `IndexStream` a class, side by side."""
 
     def __init__(self, indices: Tensor, labels: Tensor, classes: Sequence[str], batch: int, seed: int) -> None:
+        check_balance(labels, classes, batch)
         count = len(classes)
-        if batch % count:
-            raise AggMatchError(
-                f"train.batch must be a multiple of {count}, the number of classes, for batches that hold equally "
-                f"many images of each, got {batch}."
-            )
         parts = [indices[labels == k] for k in range(count)]
-        if missing := [name for name, part in zip(classes, parts, strict=True) if not len(part)]:
-            raise AggMatchError(
-                f"No image is labelled as class '{missing[0]}', but every batch must hold equally many images of each "
-                f"class. Label noise or the split file leaves it none: take more labels (data.labels), less noise "
-                f"(data.noise_rate), another data.fold or another split."
-            )
         seeds = np.random.SeedSequence(seed).generate_state(count).tolist()
         self.streams = [IndexStream(part, batch // count, seed) for part, seed in zip(parts, seeds, strict=True)]
 

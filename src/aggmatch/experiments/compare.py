@@ -1,15 +1,18 @@
 """Several methods on the same folds: who is better, and by how much more than chance."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aggmatch.augment import check_images
 from aggmatch.config import Layer
+from aggmatch.data import DataSet, check_balance, load_for, make_split
 from aggmatch.errors import AggMatchError
-from aggmatch.experiments.runs import Follow, PlannedRun
+from aggmatch.experiments.runs import PlannedRun
 from aggmatch.files import write_atomically
+from aggmatch.methods import load_method
 from aggmatch.tables import Table, mean_and_deviation
 from aggmatch.training.settings import RunSettings, resolve
 
@@ -23,20 +26,26 @@ DECIDED = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """Summaries of the runs of each method, one for each fold."""
+    """Summaries of the finished runs of each method, one for each fold."""
 
     summaries: dict[str, list[dict[str, Any]]]
 
+    def __post_init__(self) -> None:
+        if not self.summaries:
+            raise AggMatchError("There is nothing to compare: no run finished.")
+
     def table(self) -> Table:
-        """Mean ± sample standard deviation over the folds, best first."""
+        """Mean ± sample standard deviation over the folds, best first; a fold that a method lacks is left open."""
+        folds = sorted({run["fold"] for runs in self.summaries.values() for run in runs})
         rows = []
         for method, runs in self.summaries.items():
-            accuracies = [run["accuracy"] for run in runs]
+            accuracies = {run["fold"]: run["accuracy"] for run in runs}
             seconds = statistics.mean(run["seconds"] for run in runs)
-            rows.append([method, *mean_and_deviation(accuracies), len(runs), *accuracies, seconds])
-        folds = [f"fold {run['fold']}" for run in next(iter(self.summaries.values()))]
+            mean = mean_and_deviation(list(accuracies.values()))
+            rows.append([method, *mean, len(runs), *(accuracies.get(fold) for fold in folds), seconds])
         rows.sort(key=lambda row: -row[1])
-        return Table(["method", "accuracy %", "± std", "n", *folds, "seconds"], rows, title=self.title())
+        columns = ["method", "accuracy %", "± std", "n", *(f"fold {fold}" for fold in folds), "seconds"]
+        return Table(columns, rows, title=self.title())
 
     def title(self) -> str:
         """What was compared, so that no figure stands alone."""
@@ -58,7 +67,7 @@ class Comparison:
 
 
 def plan(methods: Sequence[str], folds: int, layers: Sequence[Layer]) -> dict[tuple[str, int], RunSettings]:
-    """Settings of every run, by method and fold. All are checked before the first one starts.
+    """Settings of every run, by method and fold, checked as far as they can be without the data.
 
     `layers` change all runs alike; what sets the runs apart is refused there.
     """
@@ -73,14 +82,44 @@ def plan(methods: Sequence[str], folds: int, layers: Sequence[Layer]) -> dict[tu
     }
 
 
-def run(runs: dict[tuple[str, int], RunSettings], out: Path, follow: Follow, *, download: bool = False) -> Comparison:
-    """Train what is not trained yet: finished runs in `out` are taken as they are, half-finished ones go on."""
+def place(runs: Mapping[tuple[str, int], RunSettings], out: Path) -> list[PlannedRun]:
+    """The runs with their folders in `out`."""
+    return [
+        PlannedRun(settings, out / method.replace(":", ".") / f"fold{fold}", f"{method} fold {fold}")
+        for (method, fold), settings in runs.items()
+    ]
+
+
+def check(runs: Sequence[PlannedRun], *, download: bool = False) -> None:
+    """Refuse, before the first one starts, runs that cannot be trained on the data set, which is fetched if asked to.
+
+    What is finished is taken as it is and needs no data.
+    """
+    missing = [run for run in runs if not run.finished]
+    if not missing:
+        return
+    settings = missing[0].settings
+    data = load_for(settings.data, settings.runtime.data_dir, download)
+    check_images(data.train.pixels)
+    for run in missing:
+        check_split(data, run.settings)
+
+
+def check_split(data: DataSet, settings: RunSettings) -> None:
+    """Refuse a run whose labelled images cannot be drawn, or cannot be put into the batches that its method wants."""
+    split, method = make_split(data, settings.data), settings.method_name
+    if load_method(method).balanced:
+        try:
+            check_balance(split.labels, data.classes, settings.train.batch)
+        except AggMatchError as error:
+            advice = f"Change that for all methods with --set, or leave {method} out of --methods."
+            raise AggMatchError(f"Nothing was started, as {method} could not be trained: {error} {advice}") from None
+
+
+def collect(runs: Sequence[PlannedRun]) -> Comparison:
+    """The runs that are finished, side by side."""
     summaries: dict[str, list[dict[str, Any]]] = {}
-    for (method, fold), settings in runs.items():
-        place = out / method.replace(":", ".") / f"fold{fold}"
-        planned = PlannedRun(settings, place, f"{method} fold {fold}")
-        planned.complete(follow, download=download)
-        summary = planned.folder.result()
-        assert summary, "a complete run has one"
-        summaries.setdefault(method, []).append(summary)
+    for run in runs:
+        if summary := run.folder.result():
+            summaries.setdefault(run.settings.method_name, []).append(summary)
     return Comparison(summaries)
