@@ -66,6 +66,19 @@ def test_the_default_folder_names_the_run_and_the_same_words_resume_it(run, tmp_
     assert run(*words, "--resume")[0] == 0
 
 
+def test_a_run_on_a_given_split_is_called_after_its_labels_and_fold(run, tmp_path):
+    words = ["train", "digits", "--method", "supervised", *QUICK]
+    assert run(*words, "--labels", "20", "--fold", "2", "--out", "a")[0] == 0
+    code, out, _ = run(*words, "--split", "a")
+    assert code == 0
+    assert "supervised on digits, 20 labels, fold 2" in out
+    assert (tmp_path / "runs/digits-20-supervised-fold2/summary.json").exists()
+    assert run(*words, "--split", "a", "--resume")[0] == 0
+    code, _, err = run(*words, "--split", "a", "--labels", "10")
+    assert code == 2
+    assert err.startswith("Error: data.labels must be left out or 20, as in the split")
+
+
 def test_a_run_can_be_repeated_from_its_own_configuration(run, trained, tmp_path):
     path, _ = trained
     assert run("train", "--config", str(path / "config.json"), "--out", "again")[0] == 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aggmatch.config import ConfigError
 from aggmatch.data import DataSettings, Split, draw_split, load, make_split
-from aggmatch.data.splits import apportion, long_tail
+from aggmatch.data.splits import apportion, drawn_settings, long_tail
 from aggmatch.errors import AggMatchError
 
 QUICK = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -267,6 +267,15 @@ def test_a_split_is_read_back_as_it_was_written(small_data, tmp_path, values):
     assert same(Split.read(tmp_path, data), split)
     assert same(make_split(data, DataSettings(split=str(tmp_path))), split)
     assert [path.name for path in tmp_path.iterdir()] == ["split.json"]
+
+
+def test_a_file_stands_for_its_labels_and_its_fold(small_data, tmp_path):
+    path = tmp_path / "split.json"
+    draw_split(small_data(THIRTY), DataSettings(labels=9, fold=2)).write(path)
+    assert drawn_settings(path) == drawn_settings(tmp_path) == {"data.labels": 9, "data.fold": 2}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"images": "many"}))
+    with pytest.raises(AggMatchError, match=r"images must be a whole number of at least 0, got 'many'\."):
+        drawn_settings(path)
 
 
 def test_all_images_are_written_as_one_word(small_data, tmp_path):

@@ -89,7 +89,10 @@ def test_a_split_can_be_reused(finished: RunFolder, tmp_path: Path):
     run = loop.start(quick(data__split=str(finished.split), data__fold=3, train__steps=2), tmp_path / "reused")
     assert run.split.labeled.tolist() == json.loads(finished.split.read_text())["labeled"]
     complete(run)
-    assert run.folder.read_json(run.folder.summary)["fold"] == 0, "that of the split"
+    drawn = {"labels": len(run.split.labeled), "fold": 0}
+    summary, stored = run.folder.read_json(run.folder.summary), run.folder.read_json(run.folder.config)["data"]
+    for place in (summary, stored):
+        assert {name: place[name] for name in drawn} == drawn, "those of the split"
 
 
 @pytest.mark.parametrize("cadence", ["checkpoint", "signal"])

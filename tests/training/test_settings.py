@@ -6,7 +6,7 @@ from aggmatch.config import ConfigError, Layer, flatten, sections
 from aggmatch.errors import AggMatchError
 from aggmatch.methods import known_methods
 from aggmatch.recipes import DATA, METHOD
-from aggmatch.training.settings import RunSettings, resolve
+from aggmatch.training.settings import RunSettings, resolve, with_split
 
 
 def resolved(**values):
@@ -133,3 +133,30 @@ def test_a_mapping_is_one_layer():
     )
     with pytest.raises(AggMatchError, match=r"^train\.steps must be in \[1, 16777216\], got 0\.$"):
         resolve({"train.steps": 0})
+
+
+@pytest.fixture
+def split(tmp_path):
+    """A split of 20 labels and fold 2, as a layer."""
+    content = {"format": 1, "images": 1437, "labeled": list(range(20)), "fold": 2}
+    (tmp_path / "split.json").write_text(json.dumps(content))
+    return Layer("--split s", {"data.split": str(tmp_path / "split.json")})
+
+
+@pytest.mark.parametrize("chosen", [{}, {"data.labels": 20}, {"data.labels": None, "data.fold": 2}])
+def test_a_reused_split_decides_labels_and_fold(split, chosen):
+    data = resolve(with_split([split, Layer("the test", chosen)])).data
+    assert (data.labels, data.fold) == (20, 2)
+
+
+@pytest.mark.parametrize(("key", "value", "own"), [("data.labels", 10, 20), ("data.fold", 0, 2)])
+def test_labels_and_fold_that_are_not_those_of_the_split_are_refused(split, key, value, own):
+    with pytest.raises(ConfigError) as error:
+        with_split([Layer("the file", {key: value}), split])
+    path = split.values["data.split"]
+    assert str(error.value) == f"{key} must be left out or {own}, as in the split {path}, got {value} (from the file)."
+
+
+def test_without_a_split_the_layers_stay_as_they_are():
+    layers = [Layer("the test", {"data.labels": 20, "data.split": None})]
+    assert with_split(layers) == layers

@@ -64,14 +64,14 @@ def train(
 
     from aggmatch.training import loop
     from aggmatch.training.folder import run_name
-    from aggmatch.training.settings import resolve
+    from aggmatch.training.settings import resolve, with_split
 
     if out is None:
-        out = Path("runs") / run_name(resolve(layers))
+        out = Path("runs") / run_name(resolve(with_split(layers)))
     if resume:
         run = loop.resume(out, layers, download=download)
     else:
-        run = loop.start(resolve(layers), out, download=download)
+        run = loop.start(resolve(with_split(layers)), out, download=download)
     follow_run(run, quiet=quiet)
     if not quiet:
         print_summary(run)

@@ -4,7 +4,7 @@ from aggmatch.data.download import fetch
 from aggmatch.data.folder import decode_all, find_images
 from aggmatch.data.images import Archive, DataSet, Images, Source
 from aggmatch.data.sources import SOURCES, is_folder, load, load_for
-from aggmatch.data.splits import DataSettings, Split, draw_split, make_split
+from aggmatch.data.splits import DataSettings, Split, draw_split, drawn_settings, make_split
 from aggmatch.data.streams import BalancedStream, IndexStream, check_balance
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "check_balance",
     "decode_all",
     "draw_split",
+    "drawn_settings",
     "fetch",
     "find_images",
     "is_folder",

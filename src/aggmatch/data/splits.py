@@ -40,7 +40,7 @@ class DataSettings(Settings):
     fold: Natural = 0
     """Seed of the choice. Folds 0, 1 and 2 make up the mean ± std of a table."""
     split: str | None = None
-    """A split.json, or the run folder that holds it, to reuse instead of drawing."""
+    """A split.json, or the run folder that holds it, to reuse instead of drawing; labels and fold are then its own."""
     labeled_imbalance: Imbalance = 1.0
     """Labelled images of the first class over those of the last; above 1 the classes form a long tail."""
     unlabeled_imbalance: Imbalance = 1.0
@@ -114,17 +114,8 @@ class Split:
     @classmethod
     def read(cls, path: Path, data: DataSet) -> Self:
         """Read what `write` wrote, from a file or the run folder that holds it, and check that it fits `data`."""
-        try:
-            if path.is_dir():
-                path = path / "split.json"
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise AggMatchError(f"Cannot read the split {path}: {error.strerror}.") from None
-        except (ValueError, RecursionError) as error:
-            raise AggMatchError(f"Cannot read the split {path}: it is not JSON ({error}).") from None
-        check = _Content(path, content)
-        check.equal("format", FORMAT, "this version of aggmatch reads")
-        fingerprint = content.get("fingerprint")
+        check = _Content.read(path)
+        fingerprint = check.values.get("fingerprint")
         if fingerprint is None or os.sep not in data.name:  # a folder may have moved, and then has another name
             check.equal("data", data.name, "the data set is")
         check.equal("classes", len(data.classes), f"{data.name} has")
@@ -135,13 +126,18 @@ class Split:
             raise check.error(f"it names {len(labeled)} labelled images but {len(labels)} labels")
         everything = check.value("unlabeled") == "all"
         unlabeled = range(size) if everything else sorted(check.numbers("unlabeled", size, distinct=True))
-        fold = check.value("fold")
-        if type(fold) is not int or fold < 0:
-            raise check.error(f"fold must be a whole number of at least 0, got {fold!r}")
+        fold = check.natural("fold")
         if fingerprint not in (None, data.fingerprint):
             raise check.error(f"images, labels or class names of {data.name} are not those it was made of")
         tensors = (_indices(labeled), _indices(labels), _indices(unlabeled))
         return cls(data.name, len(data.classes), fold, size, *tensors, fingerprint=fingerprint)
+
+
+def drawn_settings(path: Path) -> dict[str, int]:
+    """Settings that the split in a file, or in the run folder that holds it, stands for: its labels and its fold."""
+    check = _Content.read(path)
+    labeled = check.numbers("labeled", check.natural("images"), distinct=True)
+    return {"data.labels": len(labeled), "data.fold": check.natural("fold")}
 
 
 @dataclass(frozen=True)
@@ -150,6 +146,20 @@ class _Content:
 
     path: Path
     values: Any
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The content of a file, or of that in a run folder, if this version knows its format."""
+        try:
+            if path.is_dir():
+                path = path / "split.json"
+            content = cls(path, json.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise AggMatchError(f"Cannot read the split {path}: {error.strerror}.") from None
+        except (ValueError, RecursionError) as error:
+            raise AggMatchError(f"Cannot read the split {path}: it is not JSON ({error}).") from None
+        content.equal("format", FORMAT, "this version of aggmatch reads")
+        return content
 
     def error(self, problem: str) -> AggMatchError:
         return AggMatchError(f"Cannot use the split {self.path}: {problem}.")
@@ -163,6 +173,12 @@ class _Content:
         found = self.value(key)
         if type(found) is not type(wanted) or found != wanted:
             raise self.error(f"its '{key}' is {shorten(found)}, but {reason} {wanted!r}")
+
+    def natural(self, key: str) -> int:
+        found = self.value(key)
+        if type(found) is not int or found < 0:
+            raise self.error(f"{key} must be a whole number of at least 0, got {shorten(found)}")
+        return found
 
     def numbers(self, key: str, bound: int, distinct: bool = False) -> list[int]:
         found = self.value(key)

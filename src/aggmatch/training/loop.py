@@ -268,6 +268,8 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     data = data or load_for(settings.data, settings.runtime.data_dir, download)
     check_data(data, settings)
     split = make_split(data, settings.data)
+    if settings.data.split is not None:  # it decides both, whatever the settings say
+        settings = replace(settings, data=replace(settings.data, labels=len(split.labeled), fold=split.fold))
     state = TrainState(settings, data, split, device)
     folder.create(split.encoded(), settings.to_dict())
     return Run(settings, data, split, folder, state)

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from aggmatch.augment import ViewSettings
 from aggmatch.config import ConfigError, Count, Fraction, Layer, Natural, Range, Settings, merge, no_section, sections
-from aggmatch.data import DataSettings
+from aggmatch.data import DataSettings, drawn_settings
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
 from aggmatch.recipes import recipe
@@ -97,6 +98,23 @@ def resolve(layers: Sequence[Layer] | Mapping[str, Any]) -> RunSettings:
             raise ConfigError(key, f"must be a text, got {value!r}", sources.get(key, ""))
     values, sources = merge([*recipe(data_name, method_name), *layers])
     return build(values, sources, method_name)
+
+
+def with_split(layers: Sequence[Layer]) -> list[Layer]:
+    """Layers of a new run and, where they name a split to reuse, one more with its labels and its fold.
+
+    What was chosen otherwise is refused: it would not be what the run learns from.
+    """
+    chosen = {key: (value, layer.source) for layer in layers for key, value in layer.values.items()}
+    split, _ = chosen.get("data.split", (None, ""))
+    if not isinstance(split, str):
+        return list(layers)
+    drawn = drawn_settings(Path(split))
+    for key, own in drawn.items():
+        value, source = chosen.get(key, (None, ""))
+        if value not in (None, own):
+            raise ConfigError(key, f"must be left out or {own}, as in the split {split}, got {value!r}", source)
+    return [*layers, Layer(f"the split {split}", drawn)]
 
 
 def check_sections(layer: Layer) -> None:
