@@ -129,6 +129,15 @@ def test_readers_get_markdown_with_what_the_figures_are_and_latex(results):
     assert r"\caption{Test accuracy in percent: digits" in overview.printed("tex")
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_runs_that_differ_in_cadence_alone_the_one_with_more_evaluations_is_shown(results, order):
+    (few,), (many,) = (results({("supervised", 10, 0): (61.0,)}, train__log_every=log_every) for log_every in (2, 1))
+    many = replace(many, curve=[{"step": 2, "accuracy_average": 50.0, "accuracy_online": 50.0}, *many.curve])
+    overview = Overview(group([few, many][::order]))
+    assert overview.results == [many]
+    assert overview.others == [few]
+
+
 def test_without_a_figure_there_is_no_table(results):
     (result,) = results({("supervised", 10, 0): (61.0, 3)})
     with pytest.raises(AggMatchError, match="There is nothing to show yet"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -130,6 +131,43 @@ def test_runs_that_cannot_be_shown_are_counted(run, plan, pretend):
     not_yet.folder.metrics.unlink()
     code, _, err = run("results", "runs")
     assert (code, err) == (0, "Left out 1 run not evaluated yet or not understood by this version.\n")
+
+
+def test_a_folder_that_cannot_be_read_is_named_and_the_others_are_shown(run, plan, pretend):
+    good, bad = plan().runs[:2]
+    for each in (good, bad):
+        pretend(each, 61.0)
+    bad.folder.config.write_text("{")
+    code, out, err = run("results", "runs")
+    assert code == 0
+    assert "61.00" in out
+    assert err.startswith(f"Left out runs/{bad.path.name}: Cannot read runs/{bad.path.name}/config.json: ")
+    assert run("results", "runs", "--out", "kept.jsonl")[1] == "Wrote 1 run to kept.jsonl.\n"
+    code, _, err = run("results", bad.path)
+    assert code == 2
+    assert err.endswith(f"Error: No run could be read in {bad.path}.\n")
+
+
+def test_of_runs_that_were_only_evaluated_more_often_one_is_shown_and_the_reason_said(run, plan, pretend):
+    pretend(plan().runs[0], 61.0)
+    pretend(plan(train__log_every=1).runs[0], 61.0)
+    code, _, err = run("results", "runs")
+    assert (code, err) == (0, "Left out 1 run: another one of the same settings and fold is shown.\n")
+
+
+def test_an_older_line_does_not_stand_for_a_run_that_went_further(run, plan, pretend):
+    made = plan().runs[0]
+    pretend(made, 50.0, step=3)
+    assert run("results", "runs", "--out", "kept.jsonl")[0] == 0
+    shutil.rmtree(made.path)
+    pretend(made, 61.0)
+    assert "61.00" in run("results", "runs", "kept.jsonl")[1]
+
+
+def test_the_folder_of_a_file_of_results_is_made(run, tmp_path, plan, pretend):
+    pretend(plan().runs[0], 61.0)
+    assert run("results", "runs", "--out", "new/folder/kept.jsonl")[0] == 0
+    assert (tmp_path / "new/folder/kept.jsonl").exists()
 
 
 def test_unfinished_runs_are_counted_when_they_are_kept(run, plan, pretend):

@@ -233,28 +233,50 @@ def results_(
         say(overview.printed(as_).rstrip("\n"))
     else:
         stdout.print(overview.for_readers().rich())
-    if without := len(found) - len(overview.results):
+    if others := len(overview.others):
+        say(f"Left out {plural(others, 'run')}: another one of the same settings and fold is shown.", error=True)
+    if without := len(found) - len(overview.results) - others:
         say(f"Left out {plural(without, 'run')} not evaluated yet or not understood by this version.", error=True)
 
 
 def read_places(places: list[Path]) -> "list[Result]":
-    """Results of run folders and of files of results, each run once."""
-    from aggmatch.experiments.results import find_runs, result_of
+    """Results of run folders and of files of results, each run once, as it is best founded."""
+    from aggmatch.experiments.results import find_runs
 
     found: dict[str, Result] = {}
     for place in places:
         stored = place.is_file() or place.suffix == ".jsonl"
-        results = read_stored([place]) if stored else [result_of(path) for path in find_runs([place])]
-        found |= {result.key: result for result in results}
+        for result in read_stored([place]) if stored else read_folders(find_runs([place])):
+            known = found.setdefault(result.key, result)
+            if result.standing >= known.standing:
+                found[result.key] = result
+    if not found:
+        raise AggMatchError(f"No run could be read in {', '.join(map(str, places))}.")
     return list(found.values())
+
+
+def read_folders(paths: list[Path]) -> "list[Result]":
+    """Results of run folders; a word on those that cannot be read."""
+    from aggmatch.console import say
+    from aggmatch.experiments.results import result_of
+
+    results = []
+    for path in paths:
+        try:
+            results.append(result_of(path))
+        except AggMatchError as error:
+            say(f"Left out {path}: {error}", error=True)
+    return results
 
 
 def keep(out: Path, found: "list[Result]") -> None:
     """Add runs to a file of results and say so."""
     from aggmatch.console import say
     from aggmatch.experiments.results import add_results
+    from aggmatch.files import make_folder
     from aggmatch.tables import plural
 
+    make_folder(out.parent)
     replaced = add_results(out, found)
     unfinished = sum(not run.finished for run in found)
     facts = [f"Wrote {plural(len(found), 'run')} to {out}"]

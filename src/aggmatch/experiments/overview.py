@@ -32,6 +32,8 @@ class Group:
     """Of the first of them."""
     runs: Mapping[int, Result]
     """By fold."""
+    others: Sequence[Result] = ()
+    """Runs that differ from one of these only in how often they were logged or evaluated, and are no better founded."""
 
     def values(self, read: Reader) -> list[float]:
         """A figure of each run; none at all if one lacks it."""
@@ -65,20 +67,27 @@ def group(results: Sequence[Result]) -> list[Group]:
 
     Runs that were not evaluated yet and those that this version does not understand are left out.
     """
-    found: dict[tuple[str, Length], dict[int, tuple[RunSettings, Result]]] = {}
+    found: dict[tuple[str, Length], list[tuple[RunSettings, Result]]] = {}
     for result in results:
         settings = result.settings
         if settings and (measured := measure(result, settings)):
             identity = without_cadence(settings)
             identity["data"] = {**identity["data"], "fold": None}
             key = json.dumps(identity, sort_keys=True), measured[1]
-            found.setdefault(key, {})[settings.data.fold] = settings, result
-    groups = []
-    for (_, length), runs in found.items():
-        settings, _ = next(iter(runs.values()))
-        groups.append(Group(length, settings, {fold: result for fold, (_, result) in sorted(runs.items())}))
+            found.setdefault(key, []).append((settings, result))
+    groups = [group_of(length, runs) for (_, length), runs in found.items()]
     problems = list(dict.fromkeys(map(problem, groups)))
     return sorted(groups, key=lambda own: (problems.index(problem(own)), -mean_and_deviation(own.values(accuracy))[0]))
+
+
+def group_of(length: Length, runs: Sequence[tuple[RunSettings, Result]]) -> Group:
+    """Equally long runs of one configuration; of several of one fold, the best founded is shown."""
+    by_fold: dict[int, list[Result]] = {}
+    for settings, result in runs:
+        by_fold.setdefault(settings.data.fold, []).append(result)
+    shown = {fold: max(of_fold, key=lambda result: result.standing) for fold, of_fold in sorted(by_fold.items())}
+    others = [result for _, result in runs if result not in shown.values()]
+    return Group(length, runs[0][0], shown, others)
 
 
 def problem(own: Group) -> tuple[str, int | None]:
@@ -102,6 +111,11 @@ class Overview:
     def results(self) -> list[Result]:
         """All that is in it."""
         return [result for own in self.groups for result in own.runs.values()]
+
+    @property
+    def others(self) -> list[Result]:
+        """Those in whose place another run of the same settings is shown."""
+        return [result for own in self.groups for result in own.others]
 
     @property
     def medians(self) -> list[Median]:

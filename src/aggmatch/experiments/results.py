@@ -53,6 +53,11 @@ class Result:
         """The configuration as a text: equal exactly for the same run."""
         return json.dumps(self.settings.identity() if self.settings else self.configuration, sort_keys=True)
 
+    @property
+    def standing(self) -> tuple[bool, int, int]:
+        """How well founded it is: of two results of one run, the last in this order is to be believed."""
+        return self.finished, self.steps, len(self.curve)
+
     def line(self) -> str:
         """The run as a line of JSON."""
         return json.dumps(asdict(self), ensure_ascii=False)
@@ -153,7 +158,7 @@ def read_results(path: Path) -> Stored:
 def add_results(path: Path, results: Sequence[Result]) -> int:
     """Append runs to a file, in place of its lines of the same runs; returns how many were there before.
 
-    All other lines stay as they are, those that cannot be understood included.
+    All other lines stay as they are, those without a configuration included. A line that is not JSON is an error.
     """
     new = {result.key: result.line() for result in results}
     kept, replaced = [], 0
