@@ -47,7 +47,9 @@ def test_a_folder_is_trained_on_with_all_its_labels(trained, photos):
 
 
 def test_the_run_of_a_folder_is_named_after_it(run, photos):
-    assert run("train", "photos", "--method", "supervised", *QUICK)[0] == 0
+    code, out, _ = run("train", "photos", "--method", "supervised", *QUICK)
+    assert code == 0
+    assert "supervised on photos, " in out
     assert (photos.parent / "runs/photos-all-supervised-fold0/summary.json").exists()
 
 

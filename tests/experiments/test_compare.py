@@ -44,6 +44,11 @@ def test_a_table_has_mean_and_sample_deviation_best_first():
     assert table.title.startswith("digits, 10 labels, 6 steps, test accuracy of the average network")
 
 
+def test_a_folder_is_called_by_the_last_part_of_its_path():
+    result = Comparison({"a": [summary(0, 50.0, data="/home/me/photos")]})
+    assert result.title().startswith("photos, 10 labels, ")
+
+
 def test_one_fold_has_no_deviation():
     assert Comparison({"a": [summary(0, 50.0)]}).table().rows[0][2] is None
 

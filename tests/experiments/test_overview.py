@@ -138,6 +138,25 @@ def test_of_runs_that_differ_in_cadence_alone_the_one_with_more_evaluations_is_s
     assert overview.others == [few]
 
 
+def on(result, data):
+    """The same result on another data set."""
+    return replace(result, configuration=result.configuration | {"data": result.configuration["data"] | {"name": data}})
+
+
+def test_a_folder_is_called_by_the_last_part_of_its_path_and_machines_get_all_of_it(results):
+    (result,) = results({("supervised", 10, 0): (61.0,)})
+    overview = Overview(group([on(result, "/home/me/photos")]))
+    assert overview.for_readers().title.startswith("Test accuracy in percent: photos, 10 labels")
+    (row,) = json.loads(overview.printed("json"))
+    assert row["data"] == "/home/me/photos"
+
+
+def test_folders_of_one_name_are_told_apart_by_their_paths(results):
+    (result,) = results({("supervised", 10, 0): (61.0,)})
+    overview = Overview(group([on(result, f"/{place}") for place in ("a/photos", "b/photos", "c/pictures")]))
+    assert [row[1] for row in rows(overview)] == ["/a/photos", "/b/photos", "pictures"]
+
+
 def test_without_a_figure_there_is_no_table(results):
     (result,) = results({("supervised", 10, 0): (61.0, 3)})
     with pytest.raises(AggMatchError, match="There is nothing to show yet"):

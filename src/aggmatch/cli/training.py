@@ -88,7 +88,7 @@ def print_summary(run: "Run") -> None:
     counted = min(evaluations, LAST_EVALUATIONS)
     median = f"median of the last {counted} evaluations {summary['accuracy_median_of_last_20']:.2f} %"
     say(
-        f"{summary['method']} on {summary['data']}, {summary['labels']} labels, fold {summary['fold']}, "
+        f"{summary['method']} on {Path(summary['data']).name}, {summary['labels']} labels, fold {summary['fold']}, "
         f"{summary['steps']} steps: {summary['accuracy']:.2f} % test accuracy "
         f"({summary['network']} network, last step{'; ' + median if evaluations > 1 else ''}), "
         f"{summary['seconds']:.0f} s."

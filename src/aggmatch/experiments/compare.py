@@ -52,7 +52,7 @@ class Comparison:
         run = next(iter(self.summaries.values()))[0]
         steps = sorted({summary["steps"] for runs in self.summaries.values() for summary in runs})
         return (
-            f"{run['data']}, {run['labels']} labels, {' / '.join(map(str, steps))} steps, "
+            f"{Path(run['data']).name}, {run['labels']} labels, {' / '.join(map(str, steps))} steps, "
             f"test accuracy of the {run['network']} network at the last step, {run['hardware']}"
         )
 

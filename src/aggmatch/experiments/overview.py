@@ -1,8 +1,10 @@
 """Stored results as a table of their own: who was how good, on what, after how many steps."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from aggmatch.errors import AggMatchError
@@ -140,17 +142,24 @@ class Overview:
 
     def for_readers(self) -> Table:
         """Mean ± sample deviation over folds. What all rows share stands in the title, the rest in columns."""
-        facts = [own.facts for own in self.groups]
+        facts = self.facts_for_readers()
         shared = {name: text for name, text in facts[0].items() if all(own[name] == text for own in facts)}
         apart = [name for name in facts[0] if name not in shared]
         readers = self.readers()
         rows = [
-            [own.settings.method_name, *(own.facts[name] for name in apart)]
+            [own.settings.method_name, *(known[name] for name in apart)]
             + [show_mean(values) if (values := own.values(read)) else None for read in readers.values()]
-            for own in self.groups
+            for own, known in zip(self.groups, facts, strict=True)
         ]
         notes = [f"Median: of the last {describe_counts(self.medians)}."] if self.medians else []
         return Table(["method", *apart, *readers], rows, self.title(shared), notes)
+
+    def facts_for_readers(self) -> list[dict[str, Any]]:
+        """Facts of each row; a folder of images is called by the last part of its path if no other has the same."""
+        paths = {own.settings.data.name for own in self.groups}
+        ends = Counter(Path(path).name for path in paths)
+        names = {path: path if ends[Path(path).name] > 1 else Path(path).name for path in paths}
+        return [own.facts | {"data": names[own.settings.data.name]} for own in self.groups]
 
     def title(self, shared: Mapping[str, Any]) -> str:
         """What all figures have in common."""
