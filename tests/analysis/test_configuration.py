@@ -24,6 +24,7 @@ class Captured(Exception):  # noqa: N818
         {"data__noise": "asymmetric", "data__noise_rate": 0.25, "data__noise_map": ["3>8", "4>9"]},
         {"method": "aggmatch", "method__class_term": "none", "method__momentum_encoder": False},
         {"data__labeled_imbalance": 5.0},
+        {"data__labels": None},
     ],
 )
 def test_the_command_repeats_the_configuration(tmp_path, monkeypatch, changes: dict[str, Any]):
@@ -42,6 +43,16 @@ def test_the_command_repeats_the_configuration(tmp_path, monkeypatch, changes: d
 def test_the_command_says_what_departs_from_the_recipe_and_no_more(tmp_path):
     (run,) = read_runs([write_folder(tmp_path / "a", optim__lr=0.1)])
     assert command(run) == "aggmatch train digits --method fixmatch --labels 40 --fold 0 --set optim.lr=0.1"
+
+
+def test_of_all_labels_the_command_says_so_where_the_recipe_takes_fewer(tmp_path):
+    (run,) = read_runs([write_folder(tmp_path / "a", data__labels=None)])
+    assert command(run) == "aggmatch train digits --method fixmatch --fold 0 --set data.labels=none"
+
+
+def test_a_given_split_says_labels_and_fold_itself(tmp_path):
+    (run,) = read_runs([write_folder(tmp_path / "a", data__split="s.json", data__fold=3)])
+    assert command(run) == "aggmatch train digits --method fixmatch --split s.json"
 
 
 def test_only_departures_from_the_recipe_are_marked(tmp_path):

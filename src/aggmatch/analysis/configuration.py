@@ -10,8 +10,8 @@ from aggmatch.config import flatten, parse_value
 
 OPTIONS = {"train.steps": "--steps", "data.split": "--split"}
 """Settings that have an option of `aggmatch train` beside those that the command always names."""
-NAMED = ("data.labels", "data.fold")
-"""Settings that the command always names, for the reader's sake."""
+NAMED = {"data.labels": "--labels", "data.fold": "--fold"}
+"""Settings that the command names with these options, for the reader's sake, unless a given split decides them."""
 
 
 class Row(NamedTuple):
@@ -51,14 +51,17 @@ def difference_rows(runs: Sequence[RunRecord]) -> list[Row]:
 
 def command(run: RunRecord) -> str:
     """The command that repeats a run: what departs from the recipe is said, the rest is the recipe."""
-    data = run.settings.data
+    data, changed = run.settings.data, departures(run)
     words = ["aggmatch", "train", data.name, "--method", run.method]
-    words += ["--labels", str(data.labels)] if data.labels else []
-    words += ["--fold", str(data.fold)]
-    for key, value in departures(run).items():
+    for key, option in NAMED.items():
+        value = getattr(data, key.removeprefix("data."))
+        if value is not None or data.split is not None:  # no option stands for all labels
+            changed.pop(key, None)
+            words += [option, str(value)] if data.split is None else []
+    for key, value in changed.items():
         if key in OPTIONS:
             words += [OPTIONS[key], str(value)]
-        elif key not in NAMED:
+        else:
             words += ["--set", f"{key}={assignable(value)}"]
     return shlex.join(words)
 
