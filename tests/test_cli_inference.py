@@ -110,6 +110,20 @@ def test_images_that_changed_places_are_noticed(run, trained, photos):
     assert "are not those it was made of" in err
 
 
+def test_test_images_that_changed_are_told_and_not_resumed_with(run, trained, photos):
+    (name, *_) = read_folder(photos, 8, 0.2).test.names
+    code, _, err = run("evaluate", "run")
+    assert (code, err) == (0, "")
+    paint(photos / name, 99)
+    code, _, err = run("evaluate", "run")
+    assert code == 0
+    assert err == f"Warning: the test images of {photos} are not those that the run was tested with.\n"
+    (trained / "summary.json").unlink()
+    code, _, err = run("train", "--resume", "--out", "run")
+    assert code == 2
+    assert f"Cannot resume run: the test images of {photos} are not those it began with." in err
+
+
 def test_a_run_does_not_lie_among_the_images(run, photos):
     code, _, err = run("train", "photos", "--out", "photos/runs/mine", *QUICK)
     assert code == 2

@@ -61,6 +61,21 @@ def test_an_accuracy_that_is_not_that_of_the_summary_is_told(runs, monkeypatch):
     )
 
 
+def test_other_test_images_than_the_runs_are_told_whatever_the_accuracy(runs, monkeypatch):
+    labels = torch.arange(10)
+    monkeypatch.setattr(trust, "tried", lambda run: certain(labels, labels))
+    run = runs[0]
+    run.summary["accuracy"] = 100.0
+    assert discrepancy(run) == ""
+    run.drawn["test_fingerprint"] = "0123456789abcdef"
+    assert discrepancy(run) == (
+        "The test images here are not those of the run: 100.00 % of these are right; the run itself ended with "
+        "100.00 % of its own."
+    )
+    del run.drawn["test_fingerprint"]
+    assert discrepancy(run) == "", "of older runs it is not known"
+
+
 def test_classes_are_told_with_their_labels_and_what_they_are_taken_for(runs, monkeypatch):
     labels = torch.tensor([0, 0, 0, 0, 1, 2])
     predicted = torch.tensor([0, 7, 7, 5, 1, 2])

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aggmatch.config import ConfigError
-from aggmatch.data import DataSettings, Split, draw_split, load, make_split
+from aggmatch.data import DataSettings, Images, Split, draw_split, load, make_split
 from aggmatch.data.splits import apportion, drawn_settings, long_tail
 from aggmatch.errors import AggMatchError
 
@@ -267,6 +268,20 @@ def test_a_split_is_read_back_as_it_was_written(small_data, tmp_path, values):
     assert same(Split.read(tmp_path, data), split)
     assert same(make_split(data, DataSettings(split=str(tmp_path))), split)
     assert [path.name for path in tmp_path.iterdir()] == ["split.json"]
+
+
+def test_the_test_images_of_a_split_are_known_and_those_of_a_reused_one_are_the_new_ones(small_data, tmp_path):
+    data = small_data(THIRTY)
+    other = replace(data, test=Images(data.test.pixels ^ 1, data.test.labels))
+    split = draw_split(data, DataSettings(labels=9))
+    split.write(tmp_path / "split.json")
+    assert (split.tested_on(data), split.tested_on(other)) == (True, False)
+    assert not Split.read(tmp_path, other).tested_on(other)
+    assert make_split(other, DataSettings(split=str(tmp_path))).tested_on(other)
+    content = json.loads((tmp_path / "split.json").read_text())
+    del content["test_fingerprint"]
+    (tmp_path / "split.json").write_text(json.dumps(content))
+    assert Split.read(tmp_path, other).tested_on(other), "not known of older ones"
 
 
 def test_a_file_stands_for_its_labels_and_its_fold(small_data, tmp_path):

@@ -44,6 +44,11 @@ def tried(run: RunRecord, tell: Tell = silent) -> Evaluation:
 def discrepancy(run: RunRecord) -> str:
     """A sentence on how the model does here if that is not what its summary says; nothing where they agree."""
     here, then = f"{tried(run).accuracy:.2f} %", run.summary
+    if then and run.drawn.get("test_fingerprint") not in (None, run.data().test_fingerprint):
+        return (
+            f"The test images here are not those of the run: {here} of these are right; the run itself ended with "
+            f"{then['accuracy']:.2f} % of its own."
+        )
     if not then or here == f"{then['accuracy']:.2f} %":
         return ""
     return (

@@ -112,8 +112,10 @@ def evaluate(
 
     model = TrainedModel.load(run, gather(None, None, data_dir=data_dir, device=device))
     data = model.data(download=download)
-    if (split := RunFolder(run).split).exists():
-        Split.read(split, data)  # refuses a folder whose images are no longer those it was trained on
+    if (path := RunFolder(run).split).exists():
+        split = Split.read(path, data)  # refuses a folder whose images are no longer those it was trained on
+        if not split.tested_on(data):
+            say(f"Warning: the test images of {data.name} are not those that the run was tested with.", error=True)
     result = model.evaluate(data)
     rows = list(zip(model.classes, result.class_accuracy, strict=True))
     stdout.print(Table(["class", "accuracy %"], rows).rich())

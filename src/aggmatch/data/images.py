@@ -97,10 +97,19 @@ class DataSet:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of classes, training labels and training images: the numbers of a split mean these and no others."""
-        digest = hashlib.sha256(json.dumps(self.classes).encode())
-        for tensor in (self.train.labels, self.train.pixels):
-            digest.update(tensor.cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return _fingerprint(self.classes, self.train)
+
+    @cached_property
+    def test_fingerprint(self) -> str:
+        """A hash of classes, test labels and test images: an accuracy is of these and no others."""
+        return _fingerprint(self.classes, self.test)
+
+
+def _fingerprint(classes: tuple[str, ...], images: Images) -> str:
+    digest = hashlib.sha256(json.dumps(classes).encode())
+    for tensor in (images.labels, images.pixels):
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _sketch(tensor: Tensor) -> str:

@@ -85,6 +85,12 @@ class Split:
     """int64, ascending: images used without a label, which may include the labelled ones."""
     fingerprint: str | None = None
     """That of the data set; not known of older splits."""
+    test_fingerprint: str | None = None
+    """That of the test images which a run on this split is tested with; not known of older splits."""
+
+    def tested_on(self, data: DataSet) -> bool:
+        """Whether the test images of `data` are those that belong to the split, as far as is known."""
+        return self.test_fingerprint in (None, data.test_fingerprint)
 
     def to(self, device: torch.device | str) -> Self:
         """The same split with its tensors on `device`."""
@@ -105,6 +111,7 @@ class Split:
             "fold": self.fold,
             "images": self.images,
             "fingerprint": self.fingerprint,
+            "test_fingerprint": self.test_fingerprint,
             "labeled": self.labeled.tolist(),
             "labels": self.labels.tolist(),
             "unlabeled": "all" if everything else self.unlabeled.tolist(),
@@ -130,7 +137,8 @@ class Split:
         if fingerprint not in (None, data.fingerprint):
             raise check.error(f"images, labels or class names of {data.name} are not those it was made of")
         tensors = (_indices(labeled), _indices(labels), _indices(unlabeled))
-        return cls(data.name, len(data.classes), fold, size, *tensors, fingerprint=fingerprint)
+        prints = (fingerprint, check.values.get("test_fingerprint"))
+        return cls(data.name, len(data.classes), fold, size, *tensors, *prints)
 
 
 def drawn_settings(path: Path) -> dict[str, int]:
@@ -202,7 +210,9 @@ def _indices(values: Sequence[int] | NDArray[np.int64]) -> Tensor:
 
 def make_split(data: DataSet, settings: DataSettings) -> Split:
     """The split that the settings ask for: read from their file if they name one, drawn otherwise."""
-    return Split.read(Path(settings.split), data) if settings.split is not None else draw_split(data, settings)
+    if settings.split is None:
+        return draw_split(data, settings)
+    return replace(Split.read(Path(settings.split), data), test_fingerprint=data.test_fingerprint)
 
 
 def draw_split(data: DataSet, settings: DataSettings) -> Split:
@@ -227,7 +237,8 @@ def draw_split(data: DataSet, settings: DataSettings) -> Split:
 
     given = _given_labels(data, truth[labeled], settings)
     tensors = (_indices(labeled), _indices(given), _indices(unlabeled))
-    return Split(data.name, classes, settings.fold, len(truth), *tensors, fingerprint=data.fingerprint)
+    prints = (data.fingerprint, data.test_fingerprint)
+    return Split(data.name, classes, settings.fold, len(truth), *tensors, *prints)
 
 
 def _check_classes(data: DataSet, sizes: NDArray[np.int64]) -> None:

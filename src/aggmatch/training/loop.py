@@ -289,6 +289,11 @@ def resume(
     data = data or load_for(settings.data, settings.runtime.data_dir, download)
     check_data(data, settings)
     split = Split.read(folder.split, data)
+    if not split.tested_on(data):
+        raise AggMatchError(
+            f"Cannot resume {out}: the test images of {data.name} are not those it began with. Put these back, or "
+            f"start a new run with another --out."
+        )
     state = TrainState(settings, data, split, choose_device(settings.runtime.device))
     folder.note_data(settings.data.name)
     run = Run(settings, data, split, folder, state)
