@@ -13,6 +13,14 @@ def test_methods_are_compared_and_the_table_is_written(run, tmp_path):
     assert sorted(path.suffix for path in (tmp_path / "c").glob("comparison.*")) == [".csv", ".json", ".md"]
 
 
+def test_the_help_does_not_promise_a_runs_own_configuration(run):
+    code, out, _ = run("compare", "--help")
+    assert code == 0
+    text = " ".join(out.split())
+    assert "TOML file, without method, fold and split" in text
+    assert "config.json" not in text
+
+
 def test_one_labelled_set_is_not_passed_off_as_folds(run, tmp_path):
     words = "compare digits --methods supervised --folds 2 --steps 4 --set data.split=x.json"
     code, out, err = run(*words.split())

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aggmatch.cli.app import (
-    Config,
     Data,
     DataDir,
     Device,
@@ -40,7 +39,9 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the runs.", show_default="runs/compare-DATA-LABELS")
     ] = None,
-    config: Config = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings of all runs from a TOML file, without method, fold and split.")
+    ] = None,
     set_: Set = None,
     data_dir: DataDir = None,
     download: Download = False,
