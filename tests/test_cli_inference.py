@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from aggmatch.data.folder import read_folder
+
 QUICK = ["--steps", "6", "--set", "model.name=small-4", "--set", "data.side=8", "--set", "train.batch=4"]
 SMALL_QUEUE = ["--set", "method.slots=8", "--set", "method.subsets=2"]
 
@@ -34,6 +36,10 @@ def trained(run, photos) -> Path:
     code, _, err = run("train", "photos", "--out", "run", *QUICK, *SMALL_QUEUE)
     assert code == 0, err
     return photos.parent / "run"
+
+
+def training_names(photos: Path) -> set[str]:
+    return set(read_folder(photos, 8, 0.2).train.names)
 
 
 def test_a_folder_is_trained_on_with_all_its_labels(trained, photos):
@@ -67,7 +73,7 @@ def test_a_folder_that_moved_is_resumed_from_its_new_place_and_remembered(run, t
     photos.rename(tmp_path / "pictures")
     code, _, err = run("train", "--resume", "--out", "run")
     assert code == 2
-    assert f"There is no folder {photos}" in err
+    assert f"There is no folder {photos} any more. If it has moved: aggmatch train NEW/PLACE --resume --out run" in err
     code, _, err = run("train", "pictures", "--resume", "--out", "run")
     assert code == 0, err
     assert json.loads((trained / "config.json").read_text())["data"]["name"] == str(tmp_path / "pictures")
@@ -214,6 +220,16 @@ def test_a_model_is_exported_and_predicts_the_same(run, trained, tmp_path):
     assert probs[:, 0].tolist() == pytest.approx([row["dark"] for row in expected], abs=1e-4)
 
 
+def test_a_report_on_a_long_log_without_the_truth_is_written(run, photos, tmp_path):
+    assert (
+        run("train", "photos", "--out", "run", *QUICK, *SMALL_QUEUE, "--steps", "24", "--set", "train.log_every=2")[0]
+        == 0
+    )
+    assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) >= 12
+    code, _, err = run("report", "run", "--out", "page.html")
+    assert code == 0, err
+
+
 def test_what_needs_no_truth_is_shown_of_a_folder_run(run, trained, tmp_path):
     code, _, err = run("report", "run", "--out", "page.html")
     assert code == 0
@@ -226,7 +242,7 @@ def test_what_needs_no_truth_is_shown_of_a_folder_run(run, trained, tmp_path):
     assert "pictures/confusion-aggmatch-fold-0.svg" in out
     assert "Nobody knows the classes" in err
     assert "Why this label? aggmatch fold 0" in page
-    assert "Shown, out of 10: the 2 of the least consensus" in page
+    assert "Shown, out of 10: the 2 with the least consensus" in page
 
 
 @pytest.mark.parametrize("word", ["12", "unlabeled/4.png", "photos/unlabeled/4.png"])
@@ -243,9 +259,11 @@ def test_an_image_is_explained_by_its_number_or_its_file(run, trained, word):
         ("unlabeled/99.png", "There is no image 'unlabeled/99.png' among those numbered 0 to 17, called for example"),
         ("3.png", "2 images are called '3.png': "),
         ("99", "There is no image '99'"),
+        ("photos/HELD", "is a test image: only training images get pseudo labels."),
     ],
 )
-def test_an_image_that_is_not_there_is_one_sentence(run, trained, word, message):
-    code, _, err = run("explain", "run", word)
+def test_an_image_that_is_not_there_is_one_sentence(run, trained, photos, word, message):
+    held = sorted({"dark/0.png", "dark/1.png", "dark/2.png", "dark/3.png", "dark/4.png"} - training_names(photos))[0]
+    code, _, err = run("explain", "run", word.replace("HELD", held))
     assert code == 2
     assert message in " ".join(err.split())

@@ -64,6 +64,7 @@ def test_the_public_names_change_only_on_purpose():
         "Settings",
         "Split",
         "StepResult",
+        "Stopped",
         "TrainedModel",
         "Views",
         "aggregate",

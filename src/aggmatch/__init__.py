@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aggmatch.methods import Batch, Method, Problem, StepResult, Views, load_method
     from aggmatch.models import Network, Output, build_network
     from aggmatch.queue import ClassBalancedQueue
-    from aggmatch.training.loop import Run, resume, start
+    from aggmatch.training.loop import Run, Stopped, resume, start
     from aggmatch.training.settings import RunSettings, resolve
 
 __version__ = "0.1.0"
@@ -33,7 +33,7 @@ _MODULES = {
     "aggmatch.methods": ("Batch", "Method", "Problem", "StepResult", "Views", "load_method"),
     "aggmatch.models": ("Network", "Output", "build_network"),
     "aggmatch.queue": ("ClassBalancedQueue",),
-    "aggmatch.training.loop": ("Run", "resume", "start"),
+    "aggmatch.training.loop": ("Run", "Stopped", "resume", "start"),
     "aggmatch.training.settings": ("RunSettings", "resolve"),
 }
 
@@ -57,6 +57,7 @@ __all__ = [
     "Settings",
     "Split",
     "StepResult",
+    "Stopped",
     "TrainedModel",
     "Views",
     "aggregate",

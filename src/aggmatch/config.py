@@ -128,8 +128,8 @@ def checked(value: Any, kind: Any, key: str) -> Any:
             raise ConfigError(key, f"must be {arguments[1]}, got {value!r}")
         return value
     if origin in (Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
+        if type(None) in arguments and (value is None or (value in ("none", "null") and str not in arguments)):
+            return None  # TOML has no word for nothing
         return checked(value, next(argument for argument in arguments if argument is not type(None)), key)
     if origin is Literal:
         if value is None and "none" in arguments:  # `--set a.b=none` reads as nothing before its type is known

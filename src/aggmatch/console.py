@@ -1,6 +1,7 @@
 """What a person sees while something runs: a live bar on a terminal, plain lines elsewhere."""
 
 import os
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +19,9 @@ class LastingConsole(Console):
         os.dup2(nowhere, self.file.fileno())  # for what is still buffered
 
 
-stdout = LastingConsole()
+WIDE = 1000
+"""Columns where no terminal breaks the lines: in a pipe, a row of a table stays a line."""
+stdout = LastingConsole(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE)
 stderr = LastingConsole(stderr=True)
 
 

@@ -17,7 +17,8 @@ def choose_device(name: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise AggMatchError(
-            f"runtime.device is '{name}', but this machine has {torch.cuda.device_count()} CUDA devices."
+            f"runtime.device is '{name}', but this machine has {torch.cuda.device_count()} CUDA devices. "
+            f"Try --device cpu."
         )
     if device.index is not None:
         torch.cuda.set_device(device)

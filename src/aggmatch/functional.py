@@ -92,15 +92,12 @@ class PseudoLabels(NamedTuple):
 
 
 def score_pseudo_labels(pseudo: PseudoLabels, truth_B: Tensor | None) -> dict[str, Tensor]:
-    """Coverage of pseudo labels and, where the truth is known, their precision and recall.
+    """Coverage of pseudo labels and, where the truth is known, their recall.
 
-    precision = Σ w·correct / Σ w,   recall = Σ w·correct / n,   coverage = Σ w / n
+    recall = Σ w·correct / n,   coverage = Σ w / n
 
-    For 0/1 weights these are the usual ones. With nothing kept, precision is 0.
+    For 0/1 weights these are the usual ones. Precision, Σ w·correct / Σ w, is their quotient also over many steps.
     """
     weight_B = pseudo.weight.float()
-    coverage = {"coverage": weight_B.mean()}
-    if truth_B is None:
-        return coverage
-    correct_B = weight_B * (pseudo.target == truth_B)
-    return {"precision": correct_B.sum() / weight_B.sum().clamp(min=1e-12), "recall": correct_B.mean()} | coverage
+    recall = {} if truth_B is None else {"recall": (weight_B * (pseudo.target == truth_B)).mean()}
+    return recall | {"coverage": weight_B.mean()}

@@ -39,7 +39,7 @@ class TrainedModel:
     def load(cls, run: str | Path, changes: Sequence[Layer] = ()) -> "TrainedModel":
         """Read the model of a finished run; `changes` may move it to another device."""
         folder = RunFolder(Path(run))
-        settings = folder.settings(changes)
+        settings = folder.settings_here(changes)
         if not folder.model.exists():
             if folder.result():
                 raise AggMatchError(

@@ -31,7 +31,7 @@ def test_only_labels_that_aggregation_changed_are_overruled_most_sure_first():
 
 def test_the_rule_of_the_choice_is_stated():
     assert rule(1397, 2, 1) == (
-        "Shown, out of 1,397: the 2 of the least consensus; then the 1 of the most consensus among those whose refined "
-        "class is not the network's own."
+        "Shown, out of 1,397: the 2 with the least consensus; then the 1 with the most consensus among those whose "
+        "refined class is not the network's own."
     )
     assert "there is none whose refined class is not the network's own" in rule(10, 2, 0)

@@ -139,6 +139,26 @@ def test_classes_in_train_and_beside_it_are_refused(flowers, tmp_path):
         read_folder(tmp_path, 16, 0.2)
 
 
+def test_images_in_no_class_folder_are_spoken_of(flowers):
+    paint(flowers / "loose.png")
+    paint(flowers / "another.JPG")
+    with pytest.warns(UserWarning, match="Left out: 2 images directly in .*flowers, which have no class"):
+        data = read_folder(flowers, 16, 0.2)
+    assert len(data.train) == 16
+
+
+@pytest.mark.parametrize("name", ["val", "Valid", "validation"])
+def test_validation_images_are_test_images_where_there_are_no_others(flowers, name):
+    paint(flowers / name / "rose/1.png")
+    paint(flowers / name / "tulip/1.png")
+    assert len(read_folder(flowers, 16, 0.2).test) == 2
+    paint(flowers / "test/rose/1.png")
+    paint(flowers / "test/tulip/1.png")
+    paint(flowers / "test/tulip/2.png")
+    data = read_folder(flowers, 16, 0.2)
+    assert (data.classes, len(data.test)) == (("rose", "tulip"), 3)
+
+
 def test_images_are_called_by_their_files(flowers):
     data = read_folder(flowers, 16, 0.2)
     assert {"unlabeled/0.bmp", "tulip/deep/er/0.jpg"} <= {*data.train.names, *data.test.names}

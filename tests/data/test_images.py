@@ -40,7 +40,7 @@ def test_an_image_is_found_by_its_number_its_name_or_the_end_of_it():
 @pytest.mark.parametrize(
     ("word", "problem"),
     [
-        ("b.png", "2 images are called 'b.png': red/b.png, blue/b.png ..."),
+        ("b.png", "2 images are called 'b.png': red/b.png, blue/b.png."),
         ("4", "There is no image '4' among those numbered 0 to 2, called for example 'red/a.png'."),
         ("-1", "There is no image '-1'"),
         ("ed/b.png", "There is no image 'ed/b.png'"),

@@ -33,7 +33,7 @@ def test_a_trained_run_becomes_a_line_with_all_that_its_result_needs(plan, follo
     assert (result.hardware, result.versions) == (summary["hardware"], summary["versions"])
     assert [point["step"] for point in result.curve] == [2, 4]
     assert result.curve[-1]["accuracy_average"] == round(summary["accuracy_average"], 4)
-    assert {"pseudo_precision", "pseudo_recall", "pseudo_coverage"} <= set(result.curve[-1])
+    assert {"pseudo_recall", "pseudo_coverage"} <= set(result.curve[-1])
     assert "runtime" not in json.loads(result.line())["configuration"]
 
 

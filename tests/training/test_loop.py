@@ -167,6 +167,27 @@ def test_a_resume_with_another_configuration_is_refused_with_its_keys(finished: 
     assert "method.slots was 16, now 8" in str(caught.value)
 
 
+def test_training_may_pause_and_go_on_in_the_same_run(finished: RunFolder, tmp_path: Path):
+    run = loop.start(finished.settings(), tmp_path / "run")
+    first = next(iter(run.train()))
+    paused = run.seconds
+    rest = list(run.train())
+    logged = [record["step"] for record in read_log(run.folder.metrics)]
+    assert logged == [first["step"], *(record["step"] for record in rest)]
+    assert logged == [record["step"] for record in read_log(finished.metrics)]
+    assert rest[0]["seconds"] >= paused
+    assert model_bytes(run.folder) == model_bytes(finished)
+
+
+def test_precision_is_that_of_all_pseudo_labels_since_the_last_line(finished: RunFolder):
+    for record in read_log(finished.metrics):
+        if record.get("pseudo_coverage"):
+            expected = record["pseudo_recall"] / record["pseudo_coverage"]
+            assert record["pseudo_precision"] == pytest.approx(expected)
+        else:
+            assert "pseudo_precision" not in record
+
+
 def test_where_it_runs_may_change_on_resume(finished: RunFolder):
     run = loop.resume(finished.path, [Layer("x", {"runtime.checkpoint_every": 7, "runtime.device": "cpu"})])
     assert run.settings.runtime.checkpoint_every == 7

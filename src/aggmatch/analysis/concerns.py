@@ -102,7 +102,7 @@ def pseudo_label_periods(run: RunRecord) -> list[tuple[float, float]]:
     Both are kept because a method that starts with a few sure pseudo labels loses precision as it takes in more: only
     parts of the log in which about as many counted can be compared.
     """
-    lines = [record for record in run.records if record.get("pseudo_coverage", 0) > 0]
+    lines = [record for record in run.records if "pseudo_precision" in record and record["pseudo_coverage"] > 0]
     if len(lines) < PERIODS:
         return []
     bounds = [number * len(lines) // PERIODS for number in range(PERIODS + 1)]

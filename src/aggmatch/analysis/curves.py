@@ -94,15 +94,15 @@ def describe(runs: Sequence[RunRecord]) -> str:
 
 
 def curve(run: RunRecord, quantity: Quantity) -> Curve:
-    """Steps and values of a quantity where the run has logged it."""
-    logged = [record for record in run.records if quantity.key in record]
-    return [record["step"] for record in logged], [value_of(record, quantity) for record in logged]
+    """Steps and values of a quantity where the run has logged it; the precision of no pseudo label is a gap."""
+    logged = [record for record in run.records if quantity.key in record or no_precision(record, quantity)]
+    values = [nan if no_precision(each, quantity) else float(quantity.scale * each[quantity.key]) for each in logged]
+    return [record["step"] for record in logged], values
 
 
-def value_of(record: dict[str, Any], quantity: Quantity) -> float:
-    """A logged value as it is drawn: the precision of nothing, which the log has as 0, is no number."""
-    empty = quantity.key == "pseudo_precision" and record.get("pseudo_coverage") == 0
-    return nan if empty else float(quantity.scale * record[quantity.key])
+def no_precision(record: dict[str, Any], quantity: Quantity) -> bool:
+    """Whether the quantity is the precision of pseudo labels and none counted, for which older logs have 0."""
+    return quantity.key == "pseudo_precision" and record.get("pseudo_coverage") == 0 and "pseudo_recall" in record
 
 
 def count(drawn: Curve) -> int:

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from aggmatch.analysis.explain import explain_run, panel
+from aggmatch.analysis.gaps import Gaps
 from aggmatch.analysis.panel import Panel
-from aggmatch.analysis.pseudo_labels import PseudoLabeled, has_queue, knows_classes, pseudo_labels_at
+from aggmatch.analysis.pseudo_labels import PseudoLabeled, has_queue, knows_all_classes, pseudo_labels_at
 from aggmatch.analysis.runs import RunRecord, first_folds
 
 EACH = 2
@@ -15,23 +16,27 @@ EACH = 2
 
 def panels(runs: Sequence[RunRecord]) -> Iterator[Panel]:
     """Explanations of doubtful pseudo labels, for the first run of each kind that has a queue."""
-    for run in first_folds(runs):
-        if run.snapshots and has_queue(run):
-            found = pseudo_labels_at(run, run.snapshots[-1], known=knows_classes(run))
-            overruled, unsure = confidently_overruled(found, EACH), least_sure(found, EACH)
-            chosen = list(dict.fromkeys(found.index[[*unsure.tolist(), *overruled.tolist()]].tolist()))
-            if chosen:
-                yield panel(run, explain_run(run, chosen), rule(len(found.index), len(unsure), len(overruled)))
+    gaps = Gaps()
+    yield from gaps.each(doubtful, [run for run in first_folds(runs) if run.snapshots and has_queue(run)])
+    gaps.tell()
+
+
+def doubtful(run: RunRecord) -> Panel:
+    """Explanations of a run's doubtful pseudo labels."""
+    found = pseudo_labels_at(run, run.snapshots[-1], known=knows_all_classes(run))
+    overruled, unsure = confidently_overruled(found, EACH), least_sure(found, EACH)
+    chosen = dict.fromkeys(found.index[[*unsure.tolist(), *overruled.tolist()]].tolist())
+    return panel(run, explain_run(run, list(chosen)), rule(len(found.index), len(unsure), len(overruled)))
 
 
 def rule(images: int, unsure: int, overruled: int) -> str:
     """By which rule the images were chosen."""
     then = (
-        f"then the {overruled} of the most consensus among those whose refined class is not the network's own"
+        f"then the {overruled} with the most consensus among those whose refined class is not the network's own"
         if overruled
         else "there is none whose refined class is not the network's own"
     )
-    return f"Shown, out of {images:,}: the {unsure} of the least consensus; {then}."
+    return f"Shown, out of {images:,}: the {unsure} with the least consensus; {then}."
 
 
 def least_sure(found: PseudoLabeled, count: int) -> Tensor:

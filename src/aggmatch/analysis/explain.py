@@ -153,8 +153,11 @@ def explain_run(
 def image_number(data: DataSet, word: str) -> int:
     """The training image that a word means: its number, its name, or in a folder of images its file."""
     path, folder = Path(word).parent.resolve() / Path(word).name, Path(data.name)
-    named = data.train.names and path.is_file() and path.is_relative_to(folder)
-    return data.train.find(name_below(folder, path) if named else word)
+    if data.train.names and path.is_file() and path.is_relative_to(folder):
+        word = name_below(folder, path)
+    if word in data.test.names:
+        raise AggMatchError(f"{word} is a test image: only training images get pseudo labels.")
+    return data.train.find(word)
 
 
 def choose_snapshot(run: RunRecord, step: int | None) -> Path:

@@ -76,9 +76,9 @@ def unlabeled_images(data: DataSet, split: Split, *, known: bool) -> Tensor:
     return evenly(split.unlabeled[usable], IMAGES)
 
 
-def knows_classes(run: RunRecord) -> bool:
-    """Whether the true class of any unlabelled image is known."""
-    return bool(len(unlabeled_images(run.data(), run.split(), known=True)))
+def knows_all_classes(run: RunRecord) -> bool:
+    """Whether the true class of every unlabelled image is known."""
+    return bool((run.data().train.labels[run.split().unlabeled] != UNKNOWN).all())
 
 
 def evenly(values: Tensor, count: int) -> Tensor:

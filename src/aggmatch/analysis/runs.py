@@ -141,7 +141,7 @@ def read_run(path: Path, changes: Sequence[Layer] = ()) -> RunRecord:
     folder = RunFolder(path)
     if not folder.holds_run:
         raise AggMatchError(f"{path} is not the folder of a run: it has no {folder.config.name}.")
-    settings = folder.settings(changes)
+    settings = folder.settings_here(changes)
     if changes:
         choose_device(settings.runtime.device)  # refused here rather than after the first figures
     return RunRecord(

@@ -60,8 +60,7 @@ def bench(
     )
     if json is not None:
         write_atomically(json, (dumps(measured, indent=2, ensure_ascii=False) + "\n").encode())
-    if not quiet:
-        for table in report.tables(measured):
-            stdout.print(table.rich())
-        if json is not None:
-            say(f"Also in {json}")
+    for table in report.tables(measured):
+        stdout.print(table.rich())
+    if json is not None:
+        say(f"Also in {json}")

@@ -22,8 +22,9 @@ from aggmatch.data.images import UNKNOWN, DataSet, Images
 from aggmatch.errors import AggMatchError
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-UNLABELED, TRAIN, TEST = ("unlabeled", "unlabelled"), ("train",), ("test",)
-"""Names of folders that are not classes, in any case."""
+UNLABELED, TRAIN = ("unlabeled", "unlabelled"), ("train",)
+TEST = ("test", "val", "valid", "validation")
+"""Names of folders that are not classes, in any case; of several with test images the first counts."""
 NAMED = 3
 """Unreadable files that a warning names; the others it counts."""
 
@@ -117,7 +118,8 @@ def read_folder(path: Path, side: int, holdout: float) -> DataSet:
     train = list_labeled(root, classes)
     unlabeled = [folder for place in dict.fromkeys([root, path]) for folder in special(place, UNLABELED)]
     train += [Labeled(file, UNKNOWN) for folder in unlabeled for file in find_images(folder)]
-    if given := special(path, TEST):
+    warn_of_loose_images(path, root)
+    if given := sorted(special(path, TEST), key=lambda folder: TEST.index(folder.name.lower())):
         strangers = sorted({folder.name for folder in subfolders(given[0])} - set(classes))
         if strangers:
             raise AggMatchError(
@@ -137,6 +139,17 @@ def read_folder(path: Path, side: int, holdout: float) -> DataSet:
             f"{path / TEST[0] / classes[untested[0]]}, or label at least two of it."
         )
     return data
+
+
+def warn_of_loose_images(*folders: Path) -> None:
+    """Say that images directly in one of these folders mean nothing."""
+    for folder in dict.fromkeys(folders):
+        if loose := [entry for entry in folder.iterdir() if entry.suffix.lower() in SUFFIXES]:
+            warnings.warn(
+                f"Left out: {len(loose)} images directly in {folder}, which have no class. To learn from them without "
+                f"one, put them into {folder / UNLABELED[0]}.",
+                stacklevel=3,
+            )
 
 
 def subfolders(folder: Path) -> list[Path]:

@@ -60,7 +60,8 @@ class Images:
             known = f", called for example '{self.names[0]}'" if self.names else ""
             raise AggMatchError(f"There is no image '{word}' among those numbered 0 to {len(self) - 1}{known}.")
         if len(meant) > 1:
-            raise AggMatchError(f"{len(meant)} images are called '{word}': {', '.join(map(self.call, meant[:3]))} ...")
+            listed = ", ".join(map(self.call, meant[:3])) + (", ..." if len(meant) > 3 else "")
+            raise AggMatchError(f"{len(meant)} images are called '{word}': {listed}.")
         return meant[0]
 
 
@@ -78,6 +79,7 @@ class DataSet:
     """Class → the class its images are mistaken for under asymmetric noise; empty where none is established."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(self.classes))
         if len(set(self.classes)) < len(self.classes):
             raise AggMatchError(f"The classes of {self.name} must differ from each other, got {self.classes}.")
         if self.train.pixels.shape[1:] != self.test.pixels.shape[1:]:

@@ -26,12 +26,12 @@ def is_folder(name: str) -> bool:
 
 def load_for(settings: DataSettings, data_dir: str, download: bool = False) -> DataSet:
     """The data set that the settings of a run name."""
-    return load(settings.name, Path(data_dir), download, side=settings.side, holdout=settings.holdout)
+    return load(settings.name, data_dir, download, side=settings.side, holdout=settings.holdout)
 
 
 def load(
     name: str,
-    data_dir: Path,
+    data_dir: str | Path = "data",
     download: bool = False,
     progress: Progress | None = None,
     *,
@@ -43,6 +43,7 @@ def load(
     A path is a folder of one's own images, scaled to `side`; where it has no test images, the share `holdout` of the
     labelled ones becomes them. `progress` is told about downloads as `fetch` describes.
     """
+    data_dir = Path(data_dir)
     if is_folder(name):
         return read_folder(Path(name), side, holdout)
     if name not in SOURCES:

@@ -82,11 +82,11 @@ def result_of(path: Path) -> Result:
 
 def curve(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Evaluations among the records of a log, each with the values of the log step nearest to it."""
-    logged = [record for record in records if PSEUDO[0] in record]
+    logged = [record for record in records if PSEUDO[-1] in record]
     points = []
     for record in records:
         if all(name in record for name in EVALUATED):
-            source = record if PSEUDO[0] in record else nearest(logged, record["step"])
+            source = record if PSEUDO[-1] in record else nearest(logged, record["step"])
             values = {name: record[name] for name in EVALUATED} | {name: source.get(name) for name in PSEUDO}
             rounded = {name: round(value, 4) for name, value in values.items() if value is not None}
             points.append({"step": record["step"], **rounded})

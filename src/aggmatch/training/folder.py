@@ -97,6 +97,10 @@ class RunFolder:
             raise AggMatchError(f"Cannot read {self.config}: {error}") from None
         return resolve([Layer(str(self.config), values), *changes])
 
+    def settings_here(self, changes: Sequence[Layer] = ()) -> RunSettings:
+        """Settings of the run for who looks at it, perhaps on another machine than it was trained on."""
+        return self.settings([Layer("this machine", {"runtime.device": "auto"}), *changes])
+
     def result(self) -> dict[str, Any] | None:
         """The summary, whole or refused; None while the run is not finished."""
         return require(self.read_json(self.summary), Summary, self.summary) if self.summary.exists() else None

@@ -68,8 +68,9 @@ class Captured:
         except RuntimeError as error:
             self.gave_up = True
             for generator, state in zip(generators, untouched, strict=True):
-                generator.graphsafe_set_state(state)  # its own believes to be captured from now on
-            reason = str(error.__context__ or error).splitlines()[0]  # the first error, not that of ending the capture
+                generator.graphsafe_set_state(state)  # else it takes the capture for going on
+            first = error.__context__ or error  # not the one of ending the capture
+            reason = next(iter(str(first).splitlines()), type(first).__name__)
             warnings.warn(f"The step runs without a CUDA graph, and so slower: {reason}", stacklevel=3)
             return False
         self.graph = graph

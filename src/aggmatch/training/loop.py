@@ -91,8 +91,7 @@ class Run:
             return
         state, train, runtime = self.state, self.settings.train, self.settings.runtime
         snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}
-        with self.folder.locked(), self.open_log() as log, signals() as received:
-            self.started = time.monotonic()
+        with self.folder.locked(), self.open_log() as log, self.keeping_place(log), signals() as received:
             now = {"step": state.steps_done, "started": timestamp()}
             self.folder.note_session(now | surroundings(state.device))
             pace = Pace(state)
@@ -120,6 +119,16 @@ class Run:
                     raise Stopped(state.steps_done, received[0])
             self.finish()
 
+    @contextmanager
+    def keeping_place(self, log: Log) -> Iterator[None]:
+        """Count the time within, and note where log and time stand at its end: `train()` may be called once more."""
+        self.started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.log_position, self.seconds_before = log.position, self.seconds
+            self.started = time.monotonic()
+
     def due(self, every: int) -> bool:
         """Whether this step is one of every so many, or the last."""
         return self.state.steps_done % every == 0 or self.state.steps_done == self.settings.train.steps
@@ -136,7 +145,10 @@ class Run:
         progress = torch.tensor((state.steps_done - 1) / settings.train.steps)
         rate = float(cosine_rate(settings.optim.lr, progress))
         status = {name: value.tolist() for name, value in state.method.status().items()}
-        return {**state.meters.read(), "lr": rate, **status}
+        means = state.meters.read()
+        if "pseudo_recall" in means and means["pseudo_coverage"] > 0:  # there is no precision of nothing
+            means["pseudo_precision"] = means["pseudo_recall"] / means["pseudo_coverage"]
+        return {**means, "lr": rate, **status}
 
     def save(self, log: Log) -> None:
         """Write a checkpoint, but never of a run that has gone bad."""
@@ -259,8 +271,8 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     if folder.holds_run:
         raise AggMatchError(f"{out} holds a run already. Continue it with --resume, or choose another --out.")
     device = choose_device(settings.runtime.device)
-    if data is None and is_folder(settings.data.name):  # the run can go on from anywhere
-        settings = replace(settings, data=replace(settings.data, name=str(Path(settings.data.name).resolve())))
+    if data is None:
+        settings = located(settings)
     if is_folder(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
         raise AggMatchError(
             f"{out} lies in the folder of images, which would take it for a class. Choose another --out."
@@ -286,6 +298,12 @@ def resume(
     if not folder.holds_run:
         raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one without --resume.")
     settings = resumed_settings(folder, changes)
+    if data is None:
+        settings = located(settings)
+        if is_folder(name := settings.data.name) and not Path(name).is_dir():
+            raise AggMatchError(
+                f"There is no folder {name} any more. If it has moved: aggmatch train NEW/PLACE --resume --out {out}"
+            )
     data = data or load_for(settings.data, settings.runtime.data_dir, download)
     check_data(data, settings)
     split = Split.read(folder.split, data)
@@ -303,6 +321,13 @@ def resume(
     elif folder.metrics.exists() and not folder.summary.exists():
         warnings.warn(f"{out} has no checkpoint; its run begins again.", stacklevel=2)
     return run
+
+
+def located(settings: RunSettings) -> RunSettings:
+    """The settings with the whole path of a folder of images, so that the run can go on from anywhere."""
+    if not is_folder(settings.data.name):
+        return settings
+    return replace(settings, data=replace(settings.data, name=str(Path(settings.data.name).resolve())))
 
 
 def check_data(data: DataSet, settings: RunSettings) -> None:
