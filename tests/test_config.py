@@ -64,7 +64,7 @@ def test_settings_are_frozen_and_checked_when_made():
         ({"inner": {"tau": float("nan")}}, "inner.tau must be a finite number, got nan"),
         ({"inner": {"kind": "firm"}}, "inner.kind must be one of soft, hard, got 'firm'"),
         ({"inner": {"names": "cat"}}, "inner.names must be a list, got 'cat'"),
-        ({"inner": {"names": [1]}}, "inner.names must be a text, got 1"),
+        ({"inner": {"names": [1]}}, "inner.names must be a string, got 1"),
         ({"inner": {"maybe": 0.0}}, "inner.maybe must be above 0, got 0.0"),
         ({"inner": 3}, "inner is a section and takes no value of its own, got 3; set what is in it, such as inner.tau"),
     ],

@@ -34,7 +34,7 @@ def test_what_has_the_shape_passes_as_it_is(more):
         (5, "it must be a table, got 5."),
         (None, "it must be a table, got None."),
         ({}, "it lacks name, share."),
-        (WHOLE | {"name": 5}, "name must be a text, got 5."),
+        (WHOLE | {"name": 5}, "name must be a string, got 5."),
         (WHOLE | {"share": "x"}, "share must be a number, got 'x'."),
         (WHOLE | {"share": float("nan")}, "share must be a finite number, got nan."),
         (WHOLE | {"share": 101}, "share must be in [0, 100], got 101.0."),

@@ -146,7 +146,7 @@ def checked(value: Any, kind: Any, key: str) -> Any:
     if kind is float and isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(key, f"must be a finite number, got {value!r}")
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
         raise ConfigError(key, f"must be {names.get(kind, kind.__name__)}, got {value!r}")
     return value
 
@@ -205,7 +205,7 @@ def read_file(path: Path) -> Layer:
     except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise AggMatchError(f"Cannot read configuration {path}: {error}.") from None
     if not isinstance(nested, Mapping):
-        raise AggMatchError(f"Cannot read configuration {path}: it holds no table of settings.")
+        raise AggMatchError(f"Cannot read configuration {path}: it holds no settings.")
     return Layer(str(path), nested)
 
 

@@ -57,7 +57,7 @@ def options(name: str) -> set[str]:
 
 
 def listed(text: str | None) -> list[str]:
-    """The names in a text with commas."""
+    """The names in a comma-separated text."""
     return text.split(",") if text else []
 
 

@@ -152,6 +152,21 @@ def left_out(made, results, any_length=True):
     return say_left_out(made, results, fill(made, results, any_length=any_length), any_length=any_length)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_runs_that_differ_in_cadence_alone_the_better_founded_has_the_place(plan, pretend, order):
+    few, many = plan(), plan(train__log_every=1)
+    for made in (few, many):
+        pretend(made.runs[0], 61.0)
+    (less,), (more,) = (collect(made.runs) for made in (few, many))
+    more = replace(more, curve=[{"step": 2, "accuracy_average": 50.0, "accuracy_online": 50.0}, *more.curve])
+    results = [less, more][::order]
+    assert fill(few, results, any_length=True).used == {more.key}
+    assert left_out(few, results) == [
+        "Left out, because another one of the same settings and fold is there: "
+        "supervised on digits, 10 labels, fold 0, 4 steps."
+    ]
+
+
 def test_the_reason_is_given_for_every_result_that_has_no_place(plan, pretend, tiny):
     short, long, more = plan(train__steps=3), plan(), plan(folds=4)
     for run in (short.runs[0], long.runs[0], long.runs[-1], more.runs[2], more.runs[3]):

@@ -227,7 +227,7 @@ def test_a_signal_to_runs_at_once_ends_the_command_without_a_table(run, monkeypa
     [
         (["reproduce", "mian"], "Unknown table 'mian'. Did you mean 'main'?"),
         (["reproduce", "main", "--methods", "mixup"], "Table main has no cell with method.name mixup. It has aggmatch"),
-        (["reproduce", "main", "--labels", "four"], "--labels takes whole numbers with commas, got 'four'."),
+        (["reproduce", "main", "--labels", "four"], "--labels takes comma-separated whole numbers, got 'four'."),
         (["reproduce", "main", "--data", "cifar100", "--labels", "40"], "at once. Leave one of them out."),
         (["reproduce", "main", "--set", "data.labels=10"], "data.labels cannot be set for table main"),
         (["reproduce", "queue", "--steps", "0"], "train.steps must be in [1, 16777216], got 0 (from --steps 0)."),
@@ -237,7 +237,7 @@ def test_a_signal_to_runs_at_once_ends_the_command_without_a_table(run, monkeypa
         (["results", "nowhere.jsonl"], "Cannot read nowhere.jsonl: No such file or directory."),
         (["results", "nowhere", "--out", "kept.jsonl", "--as", "md"], "--out keeps runs and prints no table"),
         (["results", STORED, "--as", "html"], "--as must be one of md, tex, csv, json, got 'html'."),
-        (["results", STORED, "--at", "many"], "--at takes whole numbers with commas, got 'many'."),
+        (["results", STORED, "--at", "many"], "--at takes comma-separated whole numbers, got 'many'."),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_two(run, tmp_path, words, message):

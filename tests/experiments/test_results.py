@@ -152,7 +152,7 @@ def test_a_damaged_file_is_named_and_left_alone(tmp_path, content, message):
         ({"curve": [{}]}, "curve[0] lacks accuracy_average, accuracy_online, step."),
         ({"steps": "many"}, "steps must be a whole number, got 'many'."),
         ({"finished": 1}, "finished must be true or false, got 1."),
-        ({"hardware": 5}, "hardware must be a text, got 5."),
+        ({"hardware": 5}, "hardware must be a string, got 5."),
         ({"versions": []}, "versions must be a table, got []."),
     ],
 )

@@ -78,7 +78,7 @@ def test_every_recipe_is_of_a_known_method():
         ({"trian__steps": 1}, "Unknown setting 'trian'. Did you mean 'train'?"),
         ({"train__steps": 0}, "train.steps must be in [1, 16777216], got 0 (from the test)."),
         ({"method__threshold": 1.5}, "method.threshold must be in [0, 1], got 1.5 (from the test)."),
-        ({"method__name": 3}, "method.name must be a text, got 3 (from the test)."),
+        ({"method__name": 3}, "method.name must be a string, got 3 (from the test)."),
         ({"views__ops": ["spin"]}, "views.ops must be among"),
     ],
 )

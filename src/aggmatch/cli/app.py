@@ -70,7 +70,7 @@ def absolute(data: str) -> str:
 
 
 def listed(text: str | None) -> list[str]:
-    """The names in a text with commas; none where there is no text."""
+    """The names in a comma-separated text; none where there is no text."""
     return [name.strip() for name in text.split(",")] if text else []
 
 

@@ -13,7 +13,7 @@ from aggmatch.errors import AggMatchError
 @app.command()
 def bench(
     data: Annotated[str, typer.Argument(help="Whose recipe; its files are not needed.")] = "cifar10",
-    method: Annotated[str, typer.Option(metavar="NAME,...", help="Methods with commas, or all.")] = "aggmatch",
+    method: Annotated[str, typer.Option(metavar="NAME,...", help="Comma-separated methods, or all.")] = "aggmatch",
     steps: Annotated[
         int | None, typer.Option(help="Steps to time.", show_default="500 on CUDA, elsewhere what fits in 5 s")
     ] = None,

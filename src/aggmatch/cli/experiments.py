@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 @app.command()
 def compare(
     data: Data = None,
-    methods: Annotated[str | None, typer.Option(help="Names with commas.", show_default="all that there are")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Comma-separated names.", show_default="all that there are")
+    ] = None,
     labels: Labels = None,
     folds: Annotated[int, typer.Option(help="Number of draws of the labelled images, from fold 0 on.", min=1)] = 3,
     steps: Steps = None,
@@ -48,7 +50,7 @@ def compare(
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train several methods on the same folds and print mean ± std. The same words continue where it stopped."""
+    """Train several methods on the same folds and print mean ± std. Run the same command again to continue."""
     layers = gather(config, set_, data=data, labels=labels, steps=steps, data_dir=data_dir, device=device)
 
     from aggmatch.console import say, stdout
@@ -73,10 +75,10 @@ def reproduce(
         str,
         typer.Argument(help="main, noise, per-class, components, similarity, confidence, queue or momentum."),
     ],
-    methods: Annotated[str | None, typer.Option(help="Only these, with commas.", show_default="all")] = None,
-    data: Annotated[str | None, typer.Option(help="Only these data sets, with commas.", show_default="all")] = None,
+    methods: Annotated[str | None, typer.Option(help="Only these, comma-separated.", show_default="all")] = None,
+    data: Annotated[str | None, typer.Option(help="Only these data sets, comma-separated.", show_default="all")] = None,
     labels: Annotated[
-        str | None, typer.Option(help="Only these numbers of labels, with commas.", show_default="all")
+        str | None, typer.Option(help="Only these numbers of labels, comma-separated.", show_default="all")
     ] = None,
     folds: Annotated[
         int | None,
@@ -97,7 +99,7 @@ def reproduce(
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train what a table of the AggMatch paper takes and print it beside the paper's. The same words go on with it."""
+    """Train what a table of the AggMatch paper takes and print it beside the paper's. Run it again to go on."""
     layers = gather(None, set_, steps=steps, data_dir=data_dir, device=device)
     wanted: dict[str, Sequence[object]] = {
         "method.name": listed(methods),
@@ -139,10 +141,12 @@ def reproduce(
 
 
 def numbers(option: str, text: str | None) -> list[int]:
-    """The whole numbers in a text with commas."""
+    """The whole numbers in a comma-separated text."""
     for name in listed(text):
         if not name.isdecimal():
-            raise AggMatchError(f"{option} takes whole numbers with commas, got '{name}'. For example: {option} 40,250")
+            raise AggMatchError(
+                f"{option} takes comma-separated whole numbers, got '{name}'. For example: {option} 40,250"
+            )
     return [int(name) for name in listed(text)]
 
 
@@ -212,7 +216,7 @@ def results_(
     out: Annotated[
         Path | None, typer.Option(help="Keep the runs in a file, one line of JSON a run; made or added to.")
     ] = None,
-    at: Annotated[str | None, typer.Option(help="Show accuracies after these steps, with commas.")] = None,
+    at: Annotated[str | None, typer.Option(help="Show accuracies after these steps, comma-separated.")] = None,
     by_class: Annotated[bool, typer.Option("--by-class", help="Show accuracies of the classes.")] = False,
     as_: Annotated[str | None, typer.Option("--as", help="Print the table as md, tex, csv or json.")] = None,
 ) -> None:

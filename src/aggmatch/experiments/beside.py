@@ -200,7 +200,9 @@ def fill_cell(
             if fits and (measured := measure(result, settings, of_class)):
                 value, length = measured
                 median = None if of_class else last_median(result, settings)
-                found.setdefault(length, {})[settings.data.fold] = value, result, median
+                folds, fold = found.setdefault(length, {}), settings.data.fold
+                if fold not in folds or result.standing > folds[fold][1].standing:  # they differ in cadence alone
+                    folds[fold] = value, result, median
     if not found:
         return None
     longest = max(found)
@@ -220,12 +222,12 @@ def say_left_out(plan: Plan, results: Sequence[Result], filled: Filled, *, any_l
         if settings is None:
             names.setdefault("this version cannot run it", []).append("a stored run")
         elif result.key not in filled.used:
-            reason = why_left_out(plan, settings, result, any_length=any_length)
+            reason = why_left_out(plan, settings, result, filled, any_length=any_length)
             names.setdefault(reason, []).append(describe_run(settings))
     return [f"Left out, because {reason}: {shorten(runs)}." for reason, runs in names.items()]
 
 
-def why_left_out(plan: Plan, settings: RunSettings, result: Result, *, any_length: bool) -> str:
+def why_left_out(plan: Plan, settings: RunSettings, result: Result, filled: Filled, *, any_length: bool) -> str:
     """What a result lacks to be in a table."""
     values, fold = flatten(settings.identity()), settings.data.fold
     cells = [own for own in plan.cells if own.cell.settings.items() <= values.items()]
@@ -238,8 +240,11 @@ def why_left_out(plan: Plan, settings: RunSettings, result: Result, *, any_lengt
         return describe_departures(changes)
     if not any_length and settings.train.steps != wanted[0].train.steps:
         return f"train.steps is {settings.train.steps:,}, not {wanted[0].train.steps:,}"
-    if measure(result, settings) is None:
+    if not (measured := measure(result, settings)):
         return "it was not evaluated yet"
+    shown = [filled.ours.get((own.cell.row, own.cell.column)) for own in cells]
+    if any(ours and ours.length == measured[1] for ours in shown):
+        return "another one of the same settings and fold is there"
     return "others of its cell went further"
 
 

@@ -1,8 +1,9 @@
 """3×3 convolutions of few channels, whose products would leave most of a matrix unit idle.
 
-A row of our products is a pair of neighbouring pixels. The four pixels around a pair, 4K values that lie side by side
-in memory, times a banded matrix of (4K, 2N) give what one row of taps adds to the pair's 2N outputs. A program walks
-down the rows of some images: each row of pixels is loaded once and adds to the rows of outputs above, at and below it.
+Each row of a matrix product computes two neighbouring pixels of the output. The four pixels around such a pair, 4K
+values that lie side by side in memory, times a banded matrix of (4K, 2N) give what one row of taps adds to the pair's
+2N values. A program walks down the rows of some images: each row of pixels is loaded once and adds to the rows of the
+output above, at and below it.
 
 Tensors are (images, channels, H, W) with channels last. Suffixes: K channels in, padded to a power of 2; N channels
 out; R rows of a tile, each a pair of pixels; P programs that each sum a part.
@@ -20,15 +21,15 @@ ROWS = 64
 CHANNELS = (16, 32)
 """Channels in and out: powers of 2, of which three banded matrices fit into shared memory."""
 IMAGE_CHANNELS = 4
-"""Most channels of images, which may be any number: nobody asks for their gradient."""
+"""Images may have any number of channels up to this one: nobody asks for their gradient."""
 LEAST = 32
 """Programs below which most of a GPU would idle: with 64 images of 32 × 32 cuDNN is faster, with 192 these kernels."""
 LAUNCH = {"num_warps": 8, "STAGES": 3}
-"""Of the stages, one computes while the next rows of pixels are loaded."""
+"""While one stage computes, the others load the next rows of pixels."""
 
 
 @triton.jit
-def pairs(images, W: tl.constexpr, PAIRS: tl.constexpr, R: tl.constexpr):
+def pairs(images, PAIRS: tl.constexpr, R: tl.constexpr):
     """Image and first column of each row of this program's tile, and whether there is one: the images' rows in turn."""
     row = tl.arange(0, R)
     turn = row // PAIRS
@@ -90,7 +91,7 @@ def convolve_kernel(
 ):
     """x convolved (+ residual); and Σv and Σv² of each channel of it over this program's images."""
     program, programs = tl.program_id(0), tl.num_programs(0)
-    image, column, exists = pairs(images, W, PAIRS, R)
+    image, column, exists = pairs(images, PAIRS, R)
     from_, seen = around(image, column, exists, H, W, C, K)
     to, own = within(image, column, exists, H, W, N)
     top = band(kernel, 0, C, K, N, BACK)
@@ -139,7 +140,7 @@ def kernel_gradient_kernel(
     STAGES: tl.constexpr,
 ):
     """Σ of four pixels times the gradients of their pair over this program's images: a band for each row of taps."""
-    image, column, exists = pairs(images, W, PAIRS, R)
+    image, column, exists = pairs(images, PAIRS, R)
     from_, seen = around(image, column, exists, H, W, C, K)
     to, own = within(image, column, exists, H, W, N)
     top = tl.zeros((4 * K, 2 * N), tl.float32)

@@ -37,7 +37,8 @@ def tile(index, R, C: tl.constexpr, ROWS: tl.constexpr):
     """Places of a tile's values and whether they exist, (ROWS, C); and the channels."""
     row = index.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, C)
-    return row[:, None] * C + channel, (row < R)[:, None] & (channel >= 0), channel
+    exists = (row < R)[:, None] & (channel >= 0)  # the latter always, for the shape
+    return row[:, None] * C + channel, exists, channel
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 
 The same function as `WideResNet.forward`, in fewer passes over the activations: BatchNorm, activation and residual sum
 are fused (`kernels.norm`), convolutions of few channels are our own (`kernels.convolve`), all images share each launch
-although only some of them have a backward pass, and there is nothing to compile for a minute first.
+although only some of them have a backward pass, and no minute-long compilation comes first.
 """
 
 from typing import Any, NamedTuple
@@ -77,17 +77,18 @@ class Tape:
         return measure(self.convolve(layer, x), residual, norm)
 
     def activate(self, norm: nn.BatchNorm2d, x: Tensor, moments: Moments) -> Tensor:
-        """What is left of x after normalising and activating."""
+        """x, normalised and activated."""
         y = normalize(x, moments, SLOPE)
         if self.learned:
             self.normalized[norm] = Normalized(x[: self.learned], y[: self.learned], moments)
         return y
 
-    def convolve_backward(self, layer: nn.Conv2d, x: Tensor, gradient: Tensor, *, to_input: bool = True) -> Tensor:
-        """Gradient of the layer's input; notes that of its kernel."""
+    def convolve_backward(self, layer: nn.Conv2d, x: Tensor, gradient: Tensor) -> Tensor:
+        """Gradient of the layer's input, but none of images; notes that of its kernel."""
+        to_input = x is not self.images
         if is_narrow(layer, x):
             self.gradient[layer.weight] = kernel_gradient(x, gradient)
-            return convolve_back(gradient, self.kernel[layer]) if to_input else gradient
+            return convolve_back(gradient, self.kernel[layer]) if to_input else torch.empty(0)
         found, self.gradient[layer.weight], _ = torch.ops.aten.convolution_backward(
             gradient,
             x,
@@ -151,7 +152,7 @@ def run_backward(network: WideResNet, gradient: Tensor, tape: Tape) -> None:
     gradient = tape.activate_backward(network.norm, gradient)
     for block in reversed(network.each_block()):
         gradient = block_backward(block, gradient, tape)
-    tape.convolve_backward(network.stem, tape.images, gradient, to_input=False)
+    tape.convolve_backward(network.stem, tape.images, gradient)
 
 
 def block_backward(block: Block, gradient: Tensor, tape: Tape) -> Tensor:

@@ -118,7 +118,7 @@ class RunFolder:
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise AggMatchError(f"Cannot read {path}: {error}.") from None
         if not isinstance(value, dict):
-            raise AggMatchError(f"Cannot read {path}: it holds no table.")
+            raise AggMatchError(f"Cannot read {path}: it is no JSON object.")
         return value
 
 

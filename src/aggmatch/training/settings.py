@@ -95,7 +95,7 @@ def resolve(layers: Sequence[Layer] | Mapping[str, Any]) -> RunSettings:
     method_name = chosen.get("method", {}).get("name", "aggmatch")
     for key, value in (("data.name", data_name), ("method.name", method_name)):
         if not isinstance(value, str):
-            raise ConfigError(key, f"must be a text, got {value!r}", sources.get(key, ""))
+            raise ConfigError(key, f"must be a string, got {value!r}", sources.get(key, ""))
     values, sources = merge([*recipe(data_name, method_name), *layers])
     return build(values, sources, method_name)
 
