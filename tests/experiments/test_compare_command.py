@@ -43,3 +43,17 @@ def test_a_run_that_fails_leaves_the_others_their_table(run, tmp_path):
     counts = {row["method"]: row["n"] for row in json.loads((tmp_path / "c/comparison.json").read_text())}
     assert counts == {"supervised": 2, "pi_model": 1}
     assert all(method in out for method in counts)
+
+
+def test_a_method_that_does_not_fit_is_left_out_unless_it_was_named(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("aggmatch.methods.known_methods", lambda: ["paws", "supervised"])
+    words = "compare digits --folds 1 --steps 4 --out c --quiet --set model.name=small-4 --set train.batch=15".split()
+    code, _, err = run(*words, "--methods", "supervised,paws")
+    assert code == 2
+    assert "Nothing was started, as paws could not be trained: train.batch must be a multiple of 10" in err
+    assert not list(tmp_path.iterdir())
+    code, out, err = run(*words)
+    assert code == 0
+    assert err.startswith("Left out, as it cannot be trained here: paws. train.batch must be a multiple of 10")
+    assert "supervised" in out
+    assert not (tmp_path / "c/paws").exists()

@@ -61,7 +61,12 @@ def compare(
     first = next(iter(settings.values())).data
     out = out or Path("runs") / f"compare-{Path(first.name).name}-{first.labels or 'all'}"
     runs = experiment.place(settings, out)
-    experiment.check(runs, download=download)
+    for name, why in experiment.check(runs, download=download).items():
+        if methods:
+            advice = f"Change that for all methods with --set, or leave {name} out of --methods."
+            raise AggMatchError(f"Nothing was started, as {name} could not be trained: {why} {advice}")
+        say(f"Left out, as it cannot be trained here: {name}. {why}", error=True)
+        runs = [run for run in runs if run.settings.method_name != name]
     failed = train_all(runs, 1, quiet=quiet)
     result = experiment.collect(runs)
     stdout.print(result.table().rich())

@@ -90,30 +90,30 @@ def place(runs: Mapping[tuple[str, int], RunSettings], out: Path) -> list[Planne
     ]
 
 
-def check(runs: Sequence[PlannedRun], *, download: bool = False) -> None:
-    """Refuse, before the first one starts, runs that cannot be trained on the data set, which is fetched if asked to.
+def check(runs: Sequence[PlannedRun], *, download: bool = False) -> dict[str, str]:
+    """Methods that cannot be trained on the data set, which is fetched if asked to → why; asked before any run starts.
 
-    What is finished is taken as it is and needs no data.
+    What is finished is taken as it is and needs no data. Labels that cannot be drawn are an error for all of them.
     """
     missing = [run for run in runs if not run.finished]
     if not missing:
-        return
+        return {}
     settings = missing[0].settings
     data = load_for(settings.data, settings.runtime.data_dir, download)
     check_images(data.train.pixels)
-    for run in missing:
-        check_split(data, run.settings)
+    found = {run.settings.method_name: misfit(data, run.settings) for run in missing}
+    return {method: why for method, why in found.items() if why}
 
 
-def check_split(data: DataSet, settings: RunSettings) -> None:
-    """Refuse a run whose labelled images cannot be drawn, or cannot be put into the batches that its method wants."""
-    split, method = make_split(data, settings.data), settings.method_name
-    if load_method(method).balanced:
-        try:
+def misfit(data: DataSet, settings: RunSettings) -> str:
+    """Why a run's labelled images cannot be put into the batches that its method wants; nothing where they can."""
+    split = make_split(data, settings.data)
+    try:
+        if load_method(settings.method_name).balanced:
             check_balance(split.labels, data.classes, settings.train.batch)
-        except AggMatchError as error:
-            advice = f"Change that for all methods with --set, or leave {method} out of --methods."
-            raise AggMatchError(f"Nothing was started, as {method} could not be trained: {error} {advice}") from None
+    except AggMatchError as error:
+        return str(error)
+    return ""
 
 
 def collect(runs: Sequence[PlannedRun]) -> Comparison:

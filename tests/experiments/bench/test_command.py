@@ -39,7 +39,10 @@ def test_a_step_is_measured_shown_and_written(run, tmp_path):
 
 def test_quiet_and_no_stages(run, tmp_path):
     words = ["digits", "--method", "supervised", "--steps", "1", "--quiet", "--no-stages", "--json", "b.json"]
-    assert run(*words, *TINY) == (0, "", "")
+    code, out, err = run(*words, *TINY)
+    assert (code, err) == (0, "")
+    assert "supervised" in out
+    assert "Measuring" not in out
     assert json.loads((tmp_path / "b.json").read_text())["methods"][0]["stages"] is None
 
 
