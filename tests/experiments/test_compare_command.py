@@ -47,7 +47,8 @@ def test_a_run_that_fails_leaves_the_others_their_table(run, tmp_path):
 
 def test_a_method_that_does_not_fit_is_left_out_unless_it_was_named(run, tmp_path, monkeypatch):
     monkeypatch.setattr("aggmatch.methods.known_methods", lambda: ["paws", "supervised"])
-    words = "compare digits --folds 1 --steps 4 --out c --quiet --set model.name=small-4 --set train.batch=15".split()
+    text = "compare digits --folds 1 --steps 4 --out c --quiet --set model.name=small-4 --set train.batch=15"
+    words = text.split()
     code, _, err = run(*words, "--methods", "supervised,paws")
     assert code == 2
     assert "Nothing was started, as paws could not be trained: train.batch must be a multiple of 10" in err
