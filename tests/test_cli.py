@@ -99,7 +99,7 @@ def test_evaluate_gives_the_accuracy_of_the_summary(run, trained):
     [
         ("methods", ["aggmatch", "fixmatch", "supervised", "Sohn et al."]),
         ("data", ["digits", "cifar10", "cifar100", "svhn", "come with the package", "--download fetches 170 MB"]),
-        ("recipes", ["model.name = wrn-28-8", "method.slots = 256"]),
+        ("recipes", ["model.name = wrn-28-8", "method.slots = 256", "a folder of images"]),
         ("settings", ["method.similarity_temperature", "0.05", "τ_sim", "optim.lr"]),
     ],
 )
@@ -107,6 +107,13 @@ def test_lists_show_what_there_is(run, what, expected):
     code, out, _ = run("list", what)
     assert code == 0
     assert all(word in out for word in expected)
+
+
+def test_settings_are_listed_as_they_are_on_a_data_set(run):
+    code, out, _ = run("list", "settings", "--data", "cifar100", "--method", "fixmatch")
+    assert code == 0
+    shown = dict(line.split()[:2] for line in out.splitlines() if line.startswith("  train.") or "model.name" in line)
+    assert (shown["train.batch"], shown["model.name"]) == ("48", "wrn-28-8")
 
 
 @pytest.mark.parametrize(
@@ -145,6 +152,7 @@ def test_lists_show_what_there_is(run, what, expected):
         (["train", "cifar10"], "cifar10 is not in data: looked for cifar-10-python.tar.gz"),
         (["train", "svhn", "--data-dir", "missing"], "svhn is not in missing"),
         (["evaluate", "nowhere"], "Cannot read nowhere/config.json: No such file or directory."),
+        (["list", "settings", "--data", "nonsense"], "Unknown data set 'nonsense'."),
         (["list", "nonsense"], "Unknown list 'nonsense'. Known: data, methods, recipes, settings."),
     ],
 )

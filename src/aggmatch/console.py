@@ -19,8 +19,8 @@ class LastingConsole(Console):
         os.dup2(nowhere, self.file.fileno())  # for what is still buffered
 
 
-WIDE = 1000
-"""Columns where no terminal breaks the lines: in a pipe, a row of a table stays a line."""
+WIDE = 160
+"""Columns where there is no terminal: in a pipe, a row of a table should be one line."""
 stdout = LastingConsole(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE)
 stderr = LastingConsole(stderr=True)
 

@@ -3,12 +3,13 @@
 from dataclasses import fields
 from pathlib import Path
 
-from aggmatch.config import describe
-from aggmatch.data import SOURCES
+from aggmatch.config import describe, flatten
+from aggmatch.data import SOURCES, is_folder
+from aggmatch.errors import unknown
 from aggmatch.methods import known_methods, load_method
-from aggmatch.recipes import DATA, METHOD
+from aggmatch.recipes import DATA, FOLDER, METHOD
 from aggmatch.tables import Table
-from aggmatch.training.settings import RunSettings
+from aggmatch.training.settings import RunSettings, resolve
 
 
 def methods() -> Table:
@@ -43,7 +44,7 @@ def data(data_dir: Path) -> Table:
 
 def recipes() -> Table:
     """Defaults of data sets and of methods on them."""
-    tables = {(name, ""): values for name, values in DATA.items()} | METHOD
+    tables = {(name, ""): values for name, values in (DATA | {"a folder of images": FOLDER}).items()} | METHOD
     rows = [
         [data, method or "all", f"{key} = {value}"]
         for (data, method), values in tables.items()
@@ -52,11 +53,13 @@ def recipes() -> Table:
     return Table(["data set", "method", "setting"], rows)
 
 
-def settings(method: str) -> Table:
-    """Every setting of a run with its default and meaning; recipes override defaults."""
+def settings(method: str, data: str | None = None) -> Table:
+    """Every setting of a run with its meaning, and its default, or its value on a data set by the recipe of that."""
+    if data and data not in SOURCES and not is_folder(data):
+        raise unknown("data set", data, SOURCES, see="aggmatch list data")
+    values = flatten(resolve({"data.name": data, "method.name": method}).to_dict()) if data else {}
     sections = [field.name for field in fields(RunSettings) if field.name not in ("method", "method_name")]
     described = [setting for setting in describe(RunSettings) if setting.key.split(".")[0] in sections]
     described += describe(load_method(method).config_type, "method.")
-    return Table(
-        ["setting", "default", "meaning"], [[s.key, str(s.default), " ".join(s.text.split())] for s in described]
-    )
+    rows = [[each.key, str(values.get(each.key, each.default)), " ".join(each.text.split())] for each in described]
+    return Table(["setting", f"on {data}" if data else "default", "meaning"], rows)

@@ -126,6 +126,7 @@ def evaluate(
 def list_(
     what: Annotated[str, typer.Argument(metavar="methods|data|recipes|settings")],
     method: Annotated[str, typer.Option(help="Whose settings to list.")] = "aggmatch",
+    data: Annotated[str | None, typer.Option(help="List settings as they are on this data set.")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Show the methods, data sets, recipes or settings there are."""
@@ -136,7 +137,7 @@ def list_(
         "methods": listings.methods,
         "data": lambda: listings.data(data_dir or Path("data")),
         "recipes": listings.recipes,
-        "settings": lambda: listings.settings(method),
+        "settings": lambda: listings.settings(method, data),
     }
     if what not in tables:
         raise unknown("list", what, tables)
