@@ -208,3 +208,4 @@ def test_none_is_a_choice_where_the_setting_has_one():
 
     values, _ = merge([read_assignment("term=none"), read_assignment("count=none")])
     assert Choice.build(values) == Choice(term="none", count=None)
+    assert Choice.build({"count": "none"}) == Choice(count=None), "TOML has no word for nothing"

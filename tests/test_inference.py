@@ -48,6 +48,19 @@ def test_loading_and_predicting_leave_the_callers_random_numbers_and_images_alon
     assert torch.equal(pixels, before)
 
 
+def test_a_model_runs_on_a_machine_without_the_device_it_was_trained_on(run, tmp_path):
+    shutil.copytree(run.folder.path, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    config = folder.read_json(folder.config)
+    folder.write_json(folder.config, config | {"runtime": {**config["runtime"], "device": "cuda:7"}})
+    expected = TrainedModel.load(run.folder.path).predict(run.data.test.pixels[:3])
+    assert torch.equal(
+        TrainedModel.load(folder.path, {"runtime.graph": False}).predict(run.data.test.pixels[:3]), expected
+    )
+    with pytest.raises(AggMatchError, match="Try --device cpu"):
+        TrainedModel.load(folder.path, {"runtime.device": "cuda:7"})
+
+
 def test_no_images_give_no_predictions(run):
     assert TrainedModel.load(run.folder.path).predict(run.data.test.pixels[:0]).shape == (0, 10)
 

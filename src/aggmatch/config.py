@@ -165,6 +165,15 @@ class Layer:
         object.__setattr__(self, "values", flatten(self.values))
 
 
+Changes = Sequence[Layer] | Mapping[str, Any]
+"""Layers, or dotted keys and values, which are one."""
+
+
+def as_layers(changes: Changes) -> list[Layer]:
+    """Changes as layers."""
+    return [Layer("", changes)] if isinstance(changes, Mapping) else list(changes)
+
+
 def merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
     """Layers → (nested values, dotted key → source of its value)."""
     nested: dict[str, Any] = {}

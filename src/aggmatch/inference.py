@@ -12,7 +12,7 @@ from torch import Tensor
 
 from aggmatch import __version__
 from aggmatch.augment import check_images
-from aggmatch.config import Layer
+from aggmatch.config import Changes
 from aggmatch.data import DataSet, decode_all, load_for
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
@@ -36,7 +36,7 @@ class TrainedModel:
     settings: RunSettings
 
     @classmethod
-    def load(cls, run: str | Path, changes: Sequence[Layer] = ()) -> "TrainedModel":
+    def load(cls, run: str | Path, changes: Changes = ()) -> "TrainedModel":
         """Read the model of a finished run; `changes` may move it to another device."""
         folder = RunFolder(Path(run))
         settings = folder.settings_here(changes)

@@ -84,6 +84,10 @@ def test_test_images_of_another_size_are_refused():
         DataSet("pair", images(size=4), images(size=5), ("a", "b"), mirror=False)
 
 
+def test_classes_may_be_any_sequence():
+    assert DataSet("mine", images(), images(), ["a", "b"], True).classes == ("a", "b")  # type: ignore[arg-type]
+
+
 def test_two_classes_of_one_name_are_refused():
     with pytest.raises(AggMatchError, match="must differ"):
         DataSet("pair", images(), images(), ("a", "a"), mirror=False)

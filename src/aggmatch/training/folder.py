@@ -2,12 +2,12 @@
 
 import fcntl
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aggmatch.config import Layer
+from aggmatch.config import Changes, Layer, as_layers
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
 from aggmatch.shapes import require
@@ -88,18 +88,18 @@ class RunFolder:
         sessions = read_log(self.sessions) if self.sessions.exists() else []
         return require(sessions[-1], Session, self.sessions) if sessions else None
 
-    def settings(self, changes: Sequence[Layer] = ()) -> RunSettings:
+    def settings(self, changes: Changes = ()) -> RunSettings:
         """Settings of the run, with changes."""
         values = self.read_json(self.config)
         try:
             resolve([Layer("", values)])
         except AggMatchError as error:
             raise AggMatchError(f"Cannot read {self.config}: {error}") from None
-        return resolve([Layer(str(self.config), values), *changes])
+        return resolve([Layer(str(self.config), values), *as_layers(changes)])
 
-    def settings_here(self, changes: Sequence[Layer] = ()) -> RunSettings:
+    def settings_here(self, changes: Changes = ()) -> RunSettings:
         """Settings of the run for who looks at it, perhaps on another machine than it was trained on."""
-        return self.settings([Layer("this machine", {"runtime.device": "auto"}), *changes])
+        return self.settings([Layer("this machine", {"runtime.device": "auto"}), *as_layers(changes)])
 
     def result(self) -> dict[str, Any] | None:
         """The summary, whole or refused; None while the run is not finished."""

@@ -6,7 +6,7 @@ import signal
 import statistics
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ import torch
 
 import aggmatch
 from aggmatch.augment import check_images
-from aggmatch.config import Layer, differences
+from aggmatch.config import Changes, differences
 from aggmatch.data import DataSet, Images, Split, is_folder, load_for, make_split
 from aggmatch.devices import choose_device, hardware
 from aggmatch.errors import AggMatchError
@@ -287,9 +287,7 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     return Run(settings, data, split, folder, state)
 
 
-def resume(
-    out: str | Path, changes: Sequence[Layer] = (), *, data: DataSet | None = None, download: bool = False
-) -> Run:
+def resume(out: str | Path, changes: Changes = (), *, data: DataSet | None = None, download: bool = False) -> Run:
     """Continue the run of a folder. `changes` may only touch where it runs, not what it computes.
 
     A folder of images may have moved: where the images are the same, the run remembers the new place.
@@ -339,7 +337,7 @@ def check_data(data: DataSet, settings: RunSettings) -> None:
     check_images(data.train.pixels)
 
 
-def resumed_settings(folder: RunFolder, changes: Sequence[Layer]) -> RunSettings:
+def resumed_settings(folder: RunFolder, changes: Changes) -> RunSettings:
     """Settings of the run in a folder with `changes`, which are refused if they touch what it computes."""
     settings = folder.settings(changes)
     differing = differences(folder.settings().to_dict(), settings.to_dict())

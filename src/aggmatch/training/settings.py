@@ -6,7 +6,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from aggmatch.augment import ViewSettings
-from aggmatch.config import ConfigError, Count, Fraction, Layer, Natural, Range, Settings, merge, no_section, sections
+from aggmatch.config import (
+    Changes,
+    ConfigError,
+    Count,
+    Fraction,
+    Layer,
+    Natural,
+    Range,
+    Settings,
+    as_layers,
+    merge,
+    no_section,
+    sections,
+)
 from aggmatch.data import DataSettings, drawn_settings
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
@@ -81,13 +94,9 @@ class RunSettings(Settings):
         return {name: section for name, section in self.to_dict().items() if name != "runtime"}
 
 
-def resolve(layers: Sequence[Layer] | Mapping[str, Any]) -> RunSettings:
-    """Put a run's configuration together: recipe of data set and method, then the layers, later ones winning.
-
-    A mapping of dotted keys to values is one layer.
-    """
-    if isinstance(layers, Mapping):
-        layers = [Layer("", layers)]
+def resolve(changes: Changes) -> RunSettings:
+    """Put a run's configuration together: recipe of data set and method, then the changes, later ones winning."""
+    layers = as_layers(changes)
     for layer in layers:
         check_sections(layer)
     chosen, sources = merge(layers)
