@@ -35,6 +35,16 @@ def test_values_under_other_names_than_before_are_refused():
             add(meters, 1, **values)
 
 
+def test_sums_of_a_version_that_logged_other_values_are_dropped():
+    older, meters = Meters(torch.device("cpu")), Meters(torch.device("cpu"))
+    add(older, 0, loss=1.0, precision=0.5)
+    meters.load_state_dict(list(older.names), older.state_dict())
+    add(meters, 1, loss=3.0)
+    assert meters.read() == {"loss": 3.0}
+    with pytest.raises(AggMatchError, match="same values"):
+        add(meters, 2, loss=1.0, precision=0.5)
+
+
 def test_meters_continue_from_their_state():
     whole, resumed = Meters(torch.device("cpu")), Meters(torch.device("cpu"))
     add(whole, 0, loss=1.0)

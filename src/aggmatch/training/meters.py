@@ -24,16 +24,16 @@ class Meters:
 
     def __init__(self, device: torch.device) -> None:
         self.names: list[str] = []
+        self.added = False
         self.total = torch.zeros(0, device=device)
         self.count = torch.zeros((), device=device)
         self.first_bad = torch.zeros(0, device=device)
 
     def add(self, values: Mapping[str, Tensor], step: Tensor) -> None:
         """Count the values of one step."""
-        if not self.names:
-            self.names = list(values)
-            self.total = self.total.new_zeros(len(values))
-            self.first_bad = self.total.new_zeros(len(values))
+        if not self.added and list(values) != self.names:  # none yet, or those of a version that logged others
+            self.load_state_dict(list(values), {"total": self.total.new_zeros(len(values)), "count": self.count * 0})
+        self.added = True
         if list(values) != self.names:
             raise AggMatchError(
                 f"A method must log the same values in the same order at every step: they were "
@@ -65,7 +65,7 @@ class Meters:
 
     def load_state_dict(self, names: list[str], state: Mapping[str, Tensor]) -> None:
         """Take over the sums of a checkpoint."""
-        self.names = names
+        self.names, self.added = names, False
         self.total = state["total"].to(self.total)
         self.count = state["count"].to(self.count)
         self.first_bad = torch.zeros_like(self.total)
