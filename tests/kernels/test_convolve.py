@@ -99,6 +99,20 @@ def test_images_of_many_programs_all_count():
     close(kernel_gradient(x, gradient), weight, rounding=0)
 
 
+@runnable
+def test_tensors_in_another_order_are_refused():
+    from aggmatch.kernels.convolve import convolve_back, kernel_gradient
+
+    x, kernel = draw(2, 16, 4, 4), draw(16, 16, 3, 3)
+    for attempt in (
+        lambda: convolve_back(x.contiguous(), kernel),
+        lambda: convolve_back(x, kernel.contiguous()),
+        lambda: kernel_gradient(x, x.contiguous()),
+    ):
+        with pytest.raises(AssertionError, match="channels last"):
+            attempt()
+
+
 def layer(**changes: object) -> torch.nn.Conv2d:
     options: dict[str, object] = {"in_channels": 32, "out_channels": 32, "kernel_size": 3, "padding": 1}
     return torch.nn.Conv2d(**(options | changes), device="meta")  # type: ignore[arg-type]
@@ -141,4 +155,4 @@ def test_layers_that_they_leave_to_cudnn(changes, x):
 
 @outside
 def test_the_kernels_under_the_interpreter():
-    check_under_interpreter(__file__, 16)
+    check_under_interpreter(__file__, 17)

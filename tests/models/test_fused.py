@@ -74,6 +74,7 @@ def test_in_16_bits_where_narrow_layers_have_kernels_of_their_own_it_stays_close
 
     monkeypatch.setattr(convolve, "LEAST", 1)
     one, other = twins(depth, width)
+    other.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     x = images(6, 16)
     assert convolve.is_narrow(other.stem, x.to(SHORT))
     target = torch.randn(6, one.features, device=device)

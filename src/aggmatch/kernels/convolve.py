@@ -217,6 +217,7 @@ def launch(
     """x convolved + residual, and the parts of its sums if they are to be measured."""
     channels = kernel.shape[1] if back else kernel.shape[0]
     shape, programs = tile_shape(x)
+    check_layout(kernel, x if residual is None else residual)
     size = len(x), channels, *x.shape[2:]
     out = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     part_2P1N = torch.empty(2 * programs + 1, channels, device=x.device)
@@ -240,6 +241,7 @@ def launch(
 def kernel_gradient(x: Tensor, gradient: Tensor) -> Tensor:
     """Gradient of a kernel, (N, C, 3, 3) in float32, given x (B, C, H, W) and that of the output, (B, N, H, W)."""
     shape, programs = tile_shape(x)
+    check_layout(gradient)
     outputs, inputs = gradient.shape[1], x.shape[1]
     part_P3KN = torch.empty(programs, 3, 4 * shape["K"], 2 * outputs, device=x.device)
     kernel_gradient_kernel[(programs,)](x, gradient, part_P3KN, len(x), **shape, N=outputs, **LAUNCH)
@@ -252,11 +254,17 @@ def kernel_gradient(x: Tensor, gradient: Tensor) -> Tensor:
 
 def tile_shape(x: Tensor) -> tuple[dict[str, int], int]:
     """Constants of a launch over a batch, and its programs."""
-    assert x.is_contiguous(memory_format=torch.channels_last), "activations must lie channels last"
+    check_layout(x)
     channels, height, width = x.shape[1:]
     padded = max(IMAGE_CHANNELS, triton.next_power_of_2(channels))
     shape = {"H": height, "W": width, "C": channels, "K": padded, "PAIRS": triton.cdiv(width, 2), "R": ROWS}
     return shape, programs_of(x)
+
+
+def check_layout(*tensors: Tensor) -> None:
+    """Refuse tensors in which the kernels would take one value for another."""
+    for tensor in tensors:
+        assert tensor.is_contiguous(memory_format=torch.channels_last), "tensors must lie channels last"
 
 
 def programs_of(x: Tensor) -> int:

@@ -58,7 +58,8 @@ class Tape:
     def __init__(self, network: WideResNet, dtype: torch.dtype, learned: int) -> None:
         self.network, self.learned = network, learned
         convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
-        kernels = cast([module.weight.detach() for module in convolutions], dtype)
+        weights = [module.weight.detach().contiguous(memory_format=torch.channels_last) for module in convolutions]
+        kernels = cast(weights, dtype)
         self.kernel = dict(zip(convolutions, kernels, strict=True))
         self.normalized: dict[nn.Module, Normalized] = {}
         self.gradient: dict[Tensor, Tensor] = {}
