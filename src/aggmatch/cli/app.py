@@ -53,20 +53,13 @@ def gather(config: Path | None, assignments: list[str] | None, **options: Any) -
     layers = [read_file(config)] if config else []
     for name, value in options.items():
         if value is not None:
-            if name == "data":
-                value = absolute(value)
+            if name == "data" and Path(value).is_dir():
+                from aggmatch.data import locate  # takes a while, and only folders need it
+
+                value = locate(value)
             source = f"{'DATA' if name == 'data' else '--' + name.replace('_', '-')} {value}"
             layers.append(Layer(source, {KEYS[name]: str(value) if isinstance(value, Path) else value}))
     return layers + [read_assignment(text) for text in assignments or []]
-
-
-def absolute(data: str) -> str:
-    """A data set as a run remembers it: a folder by its whole path, so that the run can go on from anywhere."""
-    if not Path(data).is_dir():
-        return data
-    from aggmatch.data import is_folder
-
-    return str(Path(data).resolve()) if is_folder(data) else data
 
 
 def listed(text: str | None) -> list[str]:

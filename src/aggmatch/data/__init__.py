@@ -3,7 +3,7 @@
 from aggmatch.data.download import fetch
 from aggmatch.data.folder import decode_all, find_images
 from aggmatch.data.images import Archive, DataSet, Images, Source
-from aggmatch.data.sources import SOURCES, is_folder, load, load_for
+from aggmatch.data.sources import SOURCES, is_folder, load, load_for, locate
 from aggmatch.data.splits import DataSettings, Split, draw_split, drawn_settings, make_split
 from aggmatch.data.streams import BalancedStream, IndexStream, check_balance
 
@@ -26,5 +26,6 @@ __all__ = [
     "is_folder",
     "load",
     "load_for",
+    "locate",
     "make_split",
 ]

@@ -24,6 +24,11 @@ def is_folder(name: str) -> bool:
     return name not in SOURCES and path_like
 
 
+def locate(name: str) -> str:
+    """A data set as a run remembers it: a folder by its whole path, so that the run can go on from anywhere."""
+    return str(Path(name).resolve()) if is_folder(name) else name
+
+
 def load_for(settings: DataSettings, data_dir: str, download: bool = False) -> DataSet:
     """The data set that the settings of a run name."""
     return load(settings.name, data_dir, download, side=settings.side, holdout=settings.holdout)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from aggmatch.kernels.norm import Moments, finish_moments
+from aggmatch.kernels.norm import Moments, check_layout, finish_moments
 
 ROWS = 64
 """Pairs of pixels in a tile: what the matrix units take at once."""
@@ -23,35 +23,31 @@ CHANNELS = (16, 32)
 IMAGE_CHANNELS = 4
 """Images may have any number of channels up to this one: nobody asks for their gradient."""
 LEAST = 32
-"""Programs below which most of a GPU would idle: with 64 images of 32 × 32 cuDNN is faster, with 192 these kernels."""
+"""Programs below which most of a GPU would idle; with 64 images of 32 × 32, which are 16, cuDNN is faster."""
 LAUNCH = {"num_warps": 8, "STAGES": 3}
 """While one stage computes, the others load the next rows of pixels."""
 
 
 @triton.jit
-def pairs(images, PAIRS: tl.constexpr, R: tl.constexpr):
-    """Image and first column of each row of this program's tile, and whether there is one: the images' rows in turn."""
+def places(
+    images, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, K: tl.constexpr, N: tl.constexpr, R: tl.constexpr
+):
+    """Where a tile's values lie in the first rows of its images, and whether they exist.
+
+    Of the four pixels around each pair, (R, 4K), then of the pair's own, (R, 2N). A tile holds the pairs of a row of
+    one image, then those of the next.
+    """
+    PAIRS: tl.constexpr = (W + 1) // 2
     row = tl.arange(0, R)
-    turn = row // PAIRS
+    turn, column = row // PAIRS, (row % PAIRS * 2)[:, None]
     image = tl.program_id(0) * (R // PAIRS) + turn
-    return image, row % PAIRS * 2, (turn < R // PAIRS) & (image < images)
-
-
-@triton.jit
-def around(image, column, exists, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, K: tl.constexpr):
-    """Places of the four pixels around each pair in the first row of its image, and whether they exist: (R, 4K)."""
-    j = tl.arange(0, 4 * K)[None, :]
-    neighbour = column[:, None] + j // K - 1
-    place = (image * (H * W))[:, None] * C + neighbour * C + j % K
-    return place, exists[:, None] & (neighbour >= 0) & (neighbour < W) & (j % K < C)
-
-
-@triton.jit
-def within(image, column, exists, H: tl.constexpr, W: tl.constexpr, N: tl.constexpr):
-    """Places of each pair's own values in the first row of its image, and whether they exist: (R, 2N)."""
-    n = tl.arange(0, 2 * N)[None, :]
-    place = (image * (H * W) + column)[:, None] * N + n
-    return place, exists[:, None] & (column[:, None] + n // N < W)
+    exists = ((turn < R // PAIRS) & (image < images))[:, None]
+    first = (image * (H * W))[:, None]
+    j, n = tl.arange(0, 4 * K)[None, :], tl.arange(0, 2 * N)[None, :]
+    neighbour = column + j // K - 1
+    seen = exists & (neighbour >= 0) & (neighbour < W) & (j % K < C)
+    own = exists & (column + n // N < W)
+    return (first + neighbour) * C + j % K, seen, (first + column) * N + n, own
 
 
 @triton.jit
@@ -82,7 +78,6 @@ def convolve_kernel(
     C: tl.constexpr,
     K: tl.constexpr,
     N: tl.constexpr,
-    PAIRS: tl.constexpr,
     R: tl.constexpr,
     BACK: tl.constexpr,
     ADD: tl.constexpr,
@@ -91,9 +86,7 @@ def convolve_kernel(
 ):
     """x convolved (+ residual); and Σv and Σv² of each channel of it over this program's images."""
     program, programs = tl.program_id(0), tl.num_programs(0)
-    image, column, exists = pairs(images, PAIRS, R)
-    from_, seen = around(image, column, exists, H, W, C, K)
-    to, own = within(image, column, exists, H, W, N)
+    from_, seen, to, own = places(images, H, W, C, K, N, R)
     top = band(kernel, 0, C, K, N, BACK)
     middle = band(kernel, 1, C, K, N, BACK)
     bottom = band(kernel, 2, C, K, N, BACK)
@@ -135,14 +128,11 @@ def kernel_gradient_kernel(
     C: tl.constexpr,
     K: tl.constexpr,
     N: tl.constexpr,
-    PAIRS: tl.constexpr,
     R: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Σ of four pixels times the gradients of their pair over this program's images: a band for each row of taps."""
-    image, column, exists = pairs(images, PAIRS, R)
-    from_, seen = around(image, column, exists, H, W, C, K)
-    to, own = within(image, column, exists, H, W, N)
+    from_, seen, to, own = places(images, H, W, C, K, N, R)
     top = tl.zeros((4 * K, 2 * N), tl.float32)
     middle = tl.zeros((4 * K, 2 * N), tl.float32)
     bottom = tl.zeros((4 * K, 2 * N), tl.float32)
@@ -257,14 +247,8 @@ def tile_shape(x: Tensor) -> tuple[dict[str, int], int]:
     check_layout(x)
     channels, height, width = x.shape[1:]
     padded = max(IMAGE_CHANNELS, triton.next_power_of_2(channels))
-    shape = {"H": height, "W": width, "C": channels, "K": padded, "PAIRS": triton.cdiv(width, 2), "R": ROWS}
+    shape = {"H": height, "W": width, "C": channels, "K": padded, "R": ROWS}
     return shape, programs_of(x)
-
-
-def check_layout(*tensors: Tensor) -> None:
-    """Refuse tensors in which the kernels would take one value for another."""
-    for tensor in tensors:
-        assert tensor.is_contiguous(memory_format=torch.channels_last), "tensors must lie channels last"
 
 
 def programs_of(x: Tensor) -> int:

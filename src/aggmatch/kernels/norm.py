@@ -319,7 +319,13 @@ def normalize_backward(
 
 def layout(x: Tensor) -> tuple[int, int, int, dict[str, int]]:
     """Rows, channels and tiles of a batch, and the constants of a launch over it."""
-    assert x.is_contiguous(memory_format=torch.channels_last), "activations must lie channels last"
+    check_layout(x)
     images, channels, height, width = x.shape
     rows, rows_of_tile = images * height * width, max(1, TILE // channels)
     return rows, channels, triton.cdiv(rows, rows_of_tile), {"C": channels, "ROWS": rows_of_tile}
+
+
+def check_layout(*tensors: Tensor) -> None:
+    """Refuse tensors in which the kernels would take one value for another."""
+    for tensor in tensors:
+        assert tensor.is_contiguous(memory_format=torch.channels_last), "tensors must lie channels last"

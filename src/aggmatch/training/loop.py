@@ -19,7 +19,7 @@ import torch
 import aggmatch
 from aggmatch.augment import check_images
 from aggmatch.config import Changes, differences
-from aggmatch.data import DataSet, Images, Split, is_folder, load_for, make_split
+from aggmatch.data import DataSet, Images, Split, is_folder, load_for, locate, make_split
 from aggmatch.devices import choose_device, hardware
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import accuracies, evaluate
@@ -322,10 +322,8 @@ def resume(out: str | Path, changes: Changes = (), *, data: DataSet | None = Non
 
 
 def located(settings: RunSettings) -> RunSettings:
-    """The settings with the whole path of a folder of images, so that the run can go on from anywhere."""
-    if not is_folder(settings.data.name):
-        return settings
-    return replace(settings, data=replace(settings.data, name=str(Path(settings.data.name).resolve())))
+    """The settings with the whole path of a folder of images."""
+    return replace(settings, data=replace(settings.data, name=locate(settings.data.name)))
 
 
 def check_data(data: DataSet, settings: RunSettings) -> None:

@@ -32,7 +32,8 @@ class Meters:
     def add(self, values: Mapping[str, Tensor], step: Tensor) -> None:
         """Count the values of one step."""
         if not self.added and list(values) != self.names:  # none yet, or those of a version that logged others
-            self.load_state_dict(list(values), {"total": self.total.new_zeros(len(values)), "count": self.count * 0})
+            nothing = {"total": self.total.new_zeros(len(values)), "count": torch.zeros_like(self.count)}
+            self.load_state_dict(list(values), nothing)
         self.added = True
         if list(values) != self.names:
             raise AggMatchError(
