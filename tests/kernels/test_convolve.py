@@ -59,7 +59,8 @@ def test_output_and_moments_are_those_of_convolution_and_batch_norm(images, chan
     assert found.is_contiguous(memory_format=torch.channels_last)
     variance, mean = torch.var_mean(expected, (0, 2, 3), unbiased=False)
     torch.testing.assert_close(moments.mean, mean, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(moments.inverse_deviation, (variance + norm.eps).rsqrt(), atol=1e-4, rtol=1e-3)
+    found_variance = moments.inverse_deviation**-2 - norm.eps  # of sums about 0, so what cancels is E v²
+    assert ((found_variance - variance).abs() <= 1e-5 * (variance + mean**2) + 1e-6).all()
     if images * height * width > 1:  # torch refuses moments of a single value
         twin(expected)
         torch.testing.assert_close(norm.running_mean, twin.running_mean, atol=1e-4, rtol=1e-4)
