@@ -3,6 +3,8 @@
 A wide residual network spends as long on normalising as on convolving, because both are bound by memory. Forward, one
 pass measures the moments (adding the residual on the way) and one normalises and activates; backward, one pass sums
 and one writes the gradient (adding that of the shortcut on the way). Sums are taken in float32 and in a fixed order.
+Every other pass goes through the rows from the end, where the cache still holds what the pass before it left there, and
+what nobody reads again soon is the first to go.
 
 Tensors are (N, C, H, W) with channels last, so a row of memory holds the C channels of a pixel. Suffixes: R rows, C
 channels, P programs that each sum a part of the rows.
@@ -17,6 +19,10 @@ from torch import Tensor
 
 TILE = 4096
 """Values that a program holds at once."""
+FOLD = 4
+"""Rows of a tile that one thread holds: 4,096 values are 4 rows of 8 channels for each of 128."""
+STAGES = 3
+"""Tiles that a program of the backward sums has under way."""
 PROGRAMS = 512
 """Programs that share the rows of two sums: a few for each multiprocessor."""
 GRADIENT_PROGRAMS = 264
@@ -42,8 +48,23 @@ def tile(index, R, C: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
+def fold(values, C: tl.constexpr, ROWS: tl.constexpr, FOLD: tl.constexpr):
+    """The rows that a thread holds of a tile summed: what sums take of its registers is left for loads."""
+    return tl.sum(tl.reshape(values, (FOLD, ROWS // FOLD, C)), 0)
+
+
+@triton.jit
 def moments_kernel(
-    x, residual, total, part_2P1C, R, TURNS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
+    x,
+    residual,
+    total,
+    part_2P1C,
+    R,
+    TURNS: tl.constexpr,
+    C: tl.constexpr,
+    ROWS: tl.constexpr,
+    FOLD: tl.constexpr,
+    ADD: tl.constexpr,
 ):
     """Σ(v − v₀) and Σ(v − v₀)² of each channel over some of the tiles, v = x (+ residual, written to `total`).
 
@@ -54,8 +75,8 @@ def moments_kernel(
     pivot = tl.load(x + channel).to(tl.float32)
     if ADD:  # rounded as the sum is written
         pivot = (pivot + tl.load(residual + channel).to(tl.float32)).to(x.dtype.element_ty).to(tl.float32)
-    first = tl.zeros((ROWS, C), tl.float32)
-    second = tl.zeros((ROWS, C), tl.float32)
+    first = tl.zeros((ROWS // FOLD, C), tl.float32)
+    second = tl.zeros((ROWS // FOLD, C), tl.float32)
     for turn in range(TURNS):
         place, exists, _ = tile(turn * programs + program, R, C, ROWS)
         value = tl.load(x + place, mask=exists, other=0.0).to(tl.float32)
@@ -65,8 +86,8 @@ def moments_kernel(
             tl.store(total + place, rounded, mask=exists)
             value = rounded.to(tl.float32)
         difference = tl.where(exists, value - pivot[None, :], 0.0)
-        first += difference
-        second += difference * difference
+        first += fold(difference, C, ROWS, FOLD)
+        second += fold(difference * difference, C, ROWS, FOLD)
     tl.store(part_2P1C + program * C + channel, tl.sum(first, 0))
     tl.store(part_2P1C + (programs + program) * C + channel, tl.sum(second, 0))
     tl.store(part_2P1C + 2 * programs * C + channel, pivot)
@@ -122,9 +143,9 @@ def finish_moments_kernel(
 
 @triton.jit
 def normalize_kernel(x, scale_C, shift_C, y, R, slope, C: tl.constexpr, ROWS: tl.constexpr):
-    """y = leaky(scale·x + shift)."""
-    place, exists, channel = tile(tl.program_id(0), R, C, ROWS)
-    value = tl.load(x + place, mask=exists, other=0.0).to(tl.float32)
+    """y = leaky(scale·x + shift), from the last tile on."""
+    place, exists, channel = tile(tl.num_programs(0) - 1 - tl.program_id(0), R, C, ROWS)
+    value = tl.load(x + place, mask=exists, other=0.0, eviction_policy="evict_first").to(tl.float32)
     value = value * tl.load(scale_C + channel)[None, :] + tl.load(shift_C + channel)[None, :]
     tl.store(y + place, tl.where(value > 0, value, slope * value).to(y.dtype.element_ty), mask=exists)
 
@@ -149,26 +170,31 @@ def gradient_sums_kernel(
     TURNS: tl.constexpr,
     C: tl.constexpr,
     ROWS: tl.constexpr,
+    FOLD: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    """Σg, Σg·x̂, Σx̂ and Σx̂² of each channel over some of the tiles, g the gradient before the activation."""
+    """Σg, Σg·x̂, Σx̂ and Σx̂² of each channel over some of the tiles, g the gradient before the activation.
+
+    From the last tile on.
+    """
     program, programs = tl.program_id(0), tl.num_programs(0)
     channel = tl.arange(0, C)
     mean, inverse = tl.load(mean_C + channel), tl.load(inverse_C + channel)
     scale, shift = tl.load(scale_C + channel), tl.load(shift_C + channel)
-    g_sum = tl.zeros((ROWS, C), tl.float32)
-    gx_sum = tl.zeros((ROWS, C), tl.float32)
-    x_sum = tl.zeros((ROWS, C), tl.float32)
-    xx_sum = tl.zeros((ROWS, C), tl.float32)
-    for turn in range(TURNS):
-        place, exists, _ = tile(turn * programs + program, R, C, ROWS)
+    g_sum = tl.zeros((ROWS // FOLD, C), tl.float32)
+    gx_sum = tl.zeros((ROWS // FOLD, C), tl.float32)
+    x_sum = tl.zeros((ROWS // FOLD, C), tl.float32)
+    xx_sum = tl.zeros((ROWS // FOLD, C), tl.float32)
+    for turn in tl.range(TURNS, num_stages=STAGES):
+        place, exists, _ = tile((TURNS - turn) * programs - 1 - program, R, C, ROWS)
         value = tl.load(x + place, mask=exists, other=0.0).to(tl.float32)
         g = tl.load(gradient + place, mask=exists, other=0.0).to(tl.float32)
         g = through_activation(g, value, scale, shift, slope)
         centred = tl.where(exists, value - mean[None, :], 0.0)
-        g_sum += g
-        gx_sum += g * centred
-        x_sum += centred
-        xx_sum += centred * centred
+        g_sum += fold(g, C, ROWS, FOLD)
+        gx_sum += fold(g * centred, C, ROWS, FOLD)
+        x_sum += fold(centred, C, ROWS, FOLD)
+        xx_sum += fold(centred * centred, C, ROWS, FOLD)
     part = part_4PC + program * C + channel
     tl.store(part, tl.sum(g_sum, 0))
     tl.store(part + programs * C, tl.sum(gx_sum, 0) * inverse)
@@ -229,8 +255,8 @@ def input_gradient_kernel(
     mean, inverse = tl.load(mean_C + channel), tl.load(inverse_C + channel)
     scale, shift = tl.load(scale_C + channel), tl.load(shift_C + channel)
     constant, linear = tl.load(constant_C + channel), tl.load(linear_C + channel) * inverse
-    value = tl.load(x + place, mask=exists, other=0.0).to(tl.float32)
-    g = tl.load(gradient + place, mask=exists, other=0.0).to(tl.float32)
+    value = tl.load(x + place, mask=exists, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    g = tl.load(gradient + place, mask=exists, other=0.0, eviction_policy="evict_first").to(tl.float32)
     g = through_activation(g, value, scale, shift, slope)
     result = scale[None, :] * (g - constant[None, :] - (value - mean[None, :]) * linear[None, :])
     if ADD:
@@ -249,7 +275,8 @@ def measure(x: Tensor, residual: Tensor | None, norm: torch.nn.BatchNorm2d) -> t
     programs = min(PROGRAMS, tiles)
     part_2P1C = torch.empty(2 * programs + 1, channels, device=x.device)
     add = residual is not None
-    moments_kernel[(programs,)](x, other, total, part_2P1C, rows, triton.cdiv(tiles, programs), ADD=add, **launch)
+    turns, fold = triton.cdiv(tiles, programs), min(FOLD, launch["ROWS"])
+    moments_kernel[(programs,)](x, other, total, part_2P1C, rows, turns, FOLD=fold, ADD=add, **launch)
     return total, finish_moments(part_2P1C, rows, norm)
 
 
@@ -260,8 +287,8 @@ def finish_moments(part_2P1C: Tensor, rows: int, norm: torch.nn.BatchNorm2d) -> 
     """
     parts, channels = part_2P1C.shape
     moments = Moments(*torch.empty(4, channels, device=part_2P1C.device))
-    block = min(channels, 16)
-    finish_moments_kernel[(channels // block,)](
+    shape, grid = finish_shape(parts // 2, channels)
+    finish_moments_kernel[grid](
         part_2P1C,
         norm.weight,
         norm.bias,
@@ -271,10 +298,7 @@ def finish_moments(part_2P1C: Tensor, rows: int, norm: torch.nn.BatchNorm2d) -> 
         rows,
         norm.momentum,
         norm.eps,
-        P=parts // 2,
-        C=channels,
-        BLOCK=block,
-        PARTS=PROGRAMS,
+        **shape,
     )
     return moments
 
@@ -302,14 +326,13 @@ def normalize_backward(
     rows, channels, tiles, launch = layout(x)
     programs = min(GRADIENT_PROGRAMS, tiles)
     part_4PC = torch.empty(4, programs, channels, device=x.device)
+    turns, fold = triton.cdiv(tiles, programs), min(FOLD, launch["ROWS"])
     gradient_sums_kernel[(programs,)](
-        gradient, x, *moments, part_4PC, rows, slope, triton.cdiv(tiles, programs), **launch
+        gradient, x, *moments, part_4PC, rows, slope, turns, FOLD=fold, STAGES=STAGES, **launch
     )
     bias, weight, constant, linear = found = torch.empty(4, channels, device=x.device)
-    block = min(channels, 16)
-    finish_sums_kernel[(channels // block,)](
-        part_4PC, moments.inverse_deviation, *found, rows, norm.eps, P=programs, C=channels, BLOCK=block, PARTS=PROGRAMS
-    )
+    shape, grid = finish_shape(programs, channels)
+    finish_sums_kernel[grid](part_4PC, moments.inverse_deviation, *found, rows, norm.eps, **shape)
     out = torch.empty_like(x)
     other = x if shortcut is None else shortcut
     add = shortcut is not None
@@ -323,6 +346,13 @@ def layout(x: Tensor) -> tuple[int, int, int, dict[str, int]]:
     images, channels, height, width = x.shape
     rows, rows_of_tile = images * height * width, max(1, TILE // channels)
     return rows, channels, triton.cdiv(rows, rows_of_tile), {"C": channels, "ROWS": rows_of_tile}
+
+
+def finish_shape(parts: int, channels: int) -> tuple[dict[str, int], tuple[int]]:
+    """Constants of a launch that sums over the parts, and its programs."""
+    block = min(channels, 8)
+    shape = {"P": parts, "C": channels, "BLOCK": block, "PARTS": min(PROGRAMS, triton.next_power_of_2(parts))}
+    return {**shape, "num_warps": 8}, (channels // block,)
 
 
 def check_layout(*tensors: Tensor) -> None:

@@ -77,14 +77,16 @@ class AggMatch(Method[Config]):
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean c̄ · CE(q̄, p(A(u)))          (Eq. 5, 6)."""
         (labeled_view,), (weak_view, strong_view) = batch.labeled, batch.unlabeled
+        memory = None
         with torch.no_grad(), beside(labeled_view.device) as momentum_pass:
-            keys = forward_together(average, weak_view, labeled_view) if self.config.momentum_encoder else None
+            if self.config.momentum_encoder:
+                memory = self.renew(batch, *forward_together(average, weak_view, labeled_view))
         labeled, strong, weak = forward_together(online, labeled_view, strong_view, targets=weak_view)
         momentum_pass.join()
         with torch.no_grad():
-            self.remember(batch, *(keys or (weak, labeled)))
+            memory = memory or self.renew(batch, weak, labeled)
             probs_BY = weak.logits.softmax(-1)
-            aggregated = self.attend(weak.feature, probs_BY, self.deal(batch.generator))
+            aggregated = self.attend(weak.feature, probs_BY, memory)
             target_BY = aggregated.probs if self.config.refine else probs_BY
             weight_B = self.weigh(aggregated, target_BY)
 
@@ -98,6 +100,11 @@ class AggMatch(Method[Config]):
             "confidence": aggregated.confidence.mean(),
         }
         return StepResult(loss, parts, PseudoLabels(target_BY.argmax(-1), weight_B))
+
+    def renew(self, batch: Batch, weak: Output, labeled: Output) -> Memory:
+        """Bring the queue up to date and deal it."""
+        self.remember(batch, weak, labeled)
+        return self.deal(batch.generator)
 
     def remember(self, batch: Batch, weak: Output, labeled: Output) -> None:
         """Enqueue confident unlabelled images under their predicted class, then all labelled ones under their own."""

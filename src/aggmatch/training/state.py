@@ -12,8 +12,8 @@ from aggmatch.augment import Augmenter
 from aggmatch.data import BalancedStream, DataSet, IndexStream, Split
 from aggmatch.errors import AggMatchError
 from aggmatch.functional import score_pseudo_labels
-from aggmatch.methods import Batch, Method, Problem, load_method
-from aggmatch.models import Network, build_network
+from aggmatch.methods import Batch, Method, Problem, StepResult, load_method
+from aggmatch.models import Network, beside, build_network
 from aggmatch.training.checkpoint import Checkpoint
 from aggmatch.training.graph import Captured
 from aggmatch.training.meters import Meters
@@ -128,6 +128,8 @@ class TrainState:
         self.online.train()
         self.average.train()
         result = self.method.step(batch, self.online, self.average)
+        with beside(self.device) as notes:
+            self.note(batch, result)
         result.loss.backward()
         self.optimizer.step(cosine_rate(self.settings.optim.lr, batch.progress))
         update_average(
@@ -136,23 +138,31 @@ class TrainState:
             average_decay(self.settings.optim, self.step_counter),
             copy_statistics=self.method.average_statistics == "copied",
         )
+        notes.join()
+        self.step_counter.add_(1)
+
+    def note(self, batch: Batch, result: StepResult) -> None:
+        """Add what a step is logged by to the meters."""
         values = {**result.parts, "loss": result.loss.detach()}
         if result.pseudo is not None:
             truth_B = None if self.truth is None else self.truth[batch.unlabeled_index]
             scores = score_pseudo_labels(result.pseudo, truth_B)
             values |= {f"pseudo_{name}": value for name, value in scores.items()}
         self.meters.add(values, self.step_counter)
-        self.step_counter.add_(1)
 
     def make_batch(self, position_B: Tensor, unlabeled_B: Tensor) -> Batch:
         """The images and the views of them that the method names."""
         views = self.method.views
-        labeled_B = self.labeled_index[position_B]
+        with beside(self.device) as labeled_views:
+            labeled_B, labels_B = self.labeled_index[position_B], self.labels[position_B]
+            labeled = self.make_views(views.labeled, labeled_B)
+        unlabeled = self.make_views(views.unlabeled, unlabeled_B)
+        labeled_views.join()
         return Batch(
-            labeled=self.make_views(views.labeled, labeled_B),
-            labels=self.labels[position_B],
+            labeled=labeled,
+            labels=labels_B,
             labeled_index=labeled_B,
-            unlabeled=self.make_views(views.unlabeled, unlabeled_B),
+            unlabeled=unlabeled,
             unlabeled_index=unlabeled_B,
             progress=self.step_counter / self.settings.train.steps,
             generator=self.generator,
