@@ -90,7 +90,8 @@ def test_evaluate_gives_the_accuracy_of_the_summary(run, trained):
     code, out, _ = run("evaluate", str(path))
     summary = json.loads((path / "summary.json").read_text())
     assert code == 0
-    assert f"{summary['accuracy']:.2f} % of 360 test images." in out
+    balanced = sum(summary["class_accuracy"].values()) / 10
+    assert f"{summary['accuracy']:.2f} % of 360 test images; mean over classes {balanced:.2f} %." in out
     assert f"{summary['class_accuracy']['7']:.2f}" in out
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -128,6 +129,33 @@ def test_test_images_that_changed_are_told_and_not_resumed_with(run, trained, ph
     code, _, err = run("train", "--resume", "--out", "run")
     assert code == 2
     assert f"Cannot resume run: the test images of {photos} are not those it began with." in err
+
+
+def test_a_model_is_judged_by_other_images_with_classes(run, trained, tmp_path):
+    for k in range(3):
+        paint(tmp_path / f"new/light/{k}.png", 190 + k)
+    code, out, err = run("evaluate", "run", "new")
+    assert (code, err) == (0, "")
+    predictions = json.loads(run("predict", "run", "new", "--out", "table.json") and Path("table.json").read_text())
+    right = 100 * sum(row["class"] == "light" for row in predictions) / 3
+    assert f"{right:.2f} % of 3 images in new; mean over classes {right:.2f} %." in out
+    assert re.search(r"dark +0 +–", out)
+    assert re.search(rf"light +3 +{right:.2f}", out)
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("nowhere", "There is no folder nowhere. Name one with a folder of images for each class."),
+        ("photos", "photos has the class 'unlabeled', which the model has not: its classes are dark, light."),
+        ("empty", "empty has no image of a class: put them into empty/dark and so on."),
+    ],
+)
+def test_images_that_the_model_cannot_be_judged_by_are_refused(run, trained, folder, message):
+    Path("empty").mkdir()
+    code, _, err = run("evaluate", "run", folder)
+    assert code == 2
+    assert message in err
 
 
 def test_a_run_does_not_lie_among_the_images(run, photos):

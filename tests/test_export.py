@@ -48,7 +48,7 @@ def test_a_model_that_came_out_otherwise_is_not_handed_out(tmp_path, monkeypatch
         return predict(self, images) * (0.5 if traced else 1.0)
 
     monkeypatch.setattr(Classifier, "forward", other_each_time)
-    with pytest.raises(AggMatchError, match="predicts otherwise than the original"):
+    with pytest.raises(AggMatchError, match="predicts differently from the original"):
         to_onnx(model)
 
 

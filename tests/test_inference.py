@@ -71,6 +71,7 @@ def test_no_images_give_no_predictions(run):
         (torch.zeros(2, 1, 8, 8), "must be uint8"),
         (torch.zeros(2, 8, 8, dtype=torch.uint8), "must be uint8 of shape"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "takes images of 1 channels, got 3"),
+        (torch.zeros(2, 1, 9, 9, dtype=torch.uint8), "takes images of 8 × 8 pixels, got 9 × 9"),
     ],
 )
 def test_images_that_the_model_cannot_take_are_refused_in_words(run, images, message):

@@ -14,7 +14,7 @@ SOURCE = Path(aggmatch.__file__).parent
 
 LAYERS = [
     ["errors"],
-    ["config", "devices", "files"],
+    ["concurrent", "config", "devices", "files"],
     ["functional", "shapes", "tables"],
     ["kernels"],
     ["aggregation", "augment", "models"],

@@ -86,7 +86,7 @@ def aggregate(
     distribution and the confidence 0. Works in float32; carries no gradient.
     """
     probs_BY = probs_BY.float()
-    sums = fused_sums(probs_BY.shape[1]) if feature_BD.is_cuda else reference_sums
+    sums = fused_sums(probs_BY.shape[1], feature_BD.device) if feature_BD.is_cuda else reference_sums
     sum_BY, vote_BY = sums(
         F.normalize(feature_BD.float(), dim=-1).to(memory.feature.dtype),
         probs_BY,
@@ -196,10 +196,10 @@ def mixture_sums(query_BY: Tensor, slot_YQ: Tensor) -> Tensor:
 
 
 @cache
-def fused_sums(classes: int) -> Callable[..., tuple[Tensor, Tensor]]:
+def fused_sums(classes: int, device: torch.device) -> Callable[..., tuple[Tensor, Tensor]]:
     """The Triton kernel with the interface of `reference_sums`, or that, without Triton or with too many classes."""
     if not triton_works():
         return reference_sums
-    from aggmatch.kernels.aggregate import MOST_CLASSES, aggregate_sums
+    from aggmatch.kernels.aggregate import aggregate_sums, most_classes
 
-    return aggregate_sums if classes <= MOST_CLASSES else reference_sums
+    return aggregate_sums if classes <= most_classes(device) else reference_sums

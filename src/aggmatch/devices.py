@@ -11,18 +11,22 @@ from aggmatch.errors import AggMatchError
 def choose_device(name: str) -> torch.device:
     """The named device, or the best there is for `auto`; of several GPUs it becomes the one that Triton launches on."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise AggMatchError(f"runtime.device must be auto, cpu, cuda or cuda:N, got '{name}'.")
     device = torch.device(name)
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise AggMatchError(
-            f"runtime.device is '{name}', but this machine has {torch.cuda.device_count()} CUDA devices. "
-            f"Try --device cpu."
-        )
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= count):
+        devices = "1 CUDA device" if count == 1 else f"{count} CUDA devices"
+        raise AggMatchError(f"runtime.device is '{name}', but this machine has {devices}. Try --device cpu.")
     if device.index is not None:
         torch.cuda.set_device(device)
-    return device
+    return torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether it computes in bfloat16 by itself, as GPUs do since compute capability 8.0 (Ampere)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def hardware(device: torch.device) -> str:

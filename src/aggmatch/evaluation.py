@@ -9,7 +9,7 @@ from torch import Tensor
 
 from aggmatch.data import Images
 from aggmatch.methods import Method
-from aggmatch.models import Network
+from aggmatch.models import Network, images_at_once
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,18 @@ class Evaluation:
         return torch.bincount(self.labels * classes + self.predicted, minlength=classes**2).view(classes, classes)
 
     @property
+    def balanced_accuracy(self) -> float:
+        """Mean of the accuracies within classes, of those that have images, in percent."""
+        of_class = [accuracy for accuracy, count in zip(self.class_accuracy, self.class_sizes, strict=True) if count]
+        return sum(of_class) / len(of_class)
+
+    @property
+    def class_sizes(self) -> list[int]:
+        """Images of each class."""
+        sizes: list[int] = self.confusion.sum(1).tolist()
+        return sizes
+
+    @property
     def class_accuracy(self) -> list[float]:
         """Accuracy within each class in percent; 0 for a class without images."""
         confusion = self.confusion.double()
@@ -45,7 +57,7 @@ class Evaluation:
 
 
 @torch.no_grad()
-def predict(method: Method[Any], network: Network, pixels: Tensor, batch: int = 1000) -> Tensor:
+def predict(method: Method[Any], network: Network, pixels: Tensor) -> Tensor:
     """Class probabilities of uint8 images (N, C, H, W), a batch at a time, with running BatchNorm statistics; (N, Y).
 
     The images may lie anywhere; the result lies on the CPU. No images at all give (0, Y).
@@ -53,15 +65,13 @@ def predict(method: Method[Any], network: Network, pixels: Tensor, batch: int = 
     device = next(network.parameters()).device
     training = network.training
     network.eval()
-    probs = [method.predict(network, some.to(device)).cpu() for some in pixels.split(batch)]
+    probs = [method.predict(network, some.to(device)).cpu() for some in pixels.split(images_at_once(pixels.shape[-1]))]
     network.train(training)
     return torch.cat(probs)
 
 
 @torch.no_grad()
-def evaluate(
-    method: Method[Any], network: Network, images: Images, labeled: Images | None = None, batch: int = 1000
-) -> Evaluation:
+def evaluate(method: Method[Any], network: Network, images: Images, labeled: Images | None = None) -> Evaluation:
     """Predict every image with running BatchNorm statistics, through the method's own rule.
 
     `labeled` holds the labelled training images with their given labels, which some methods compare with; without it
@@ -72,7 +82,7 @@ def evaluate(
         network.eval()
         method.prepare(network, labeled.pixels.to(device), labeled.labels.to(device))
         network.train(training)
-    return Evaluation(predict(method, network, images.pixels, batch), images.labels)
+    return Evaluation(predict(method, network, images.pixels), images.labels)
 
 
 def accuracies(

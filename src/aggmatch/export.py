@@ -51,7 +51,7 @@ def to_onnx(model: TrainedModel) -> bytes:
     difference = float(np.abs(found - classifier(images).detach().numpy()).max())
     if not difference < TOLERANCE:
         raise AggMatchError(
-            f"The exported model predicts otherwise than the original: a probability differs by {difference:.2g}. "
+            f"The exported model predicts differently from the original: a probability differs by {difference:.2g}. "
             f"Nothing is written; other versions of torch and onnxruntime may do better."
         )
     return bytes(content)

@@ -13,12 +13,12 @@ from torch import Tensor
 from aggmatch import __version__
 from aggmatch.augment import check_images
 from aggmatch.config import Changes
-from aggmatch.data import DataSet, decode_all, load_for
+from aggmatch.data import DataSet, decode_all, load_for, read_labeled
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate, predict
 from aggmatch.methods import Method, Problem, load_method
-from aggmatch.models import Network, build_network
+from aggmatch.models import Network, build_network, images_at_once
 from aggmatch.training.checkpoint import Checkpoint, unpack
 from aggmatch.training.folder import RunFolder
 from aggmatch.training.settings import RunSettings
@@ -63,18 +63,28 @@ class TrainedModel:
         check_images(images)
         if images.shape[1] != self.network.channels:
             raise AggMatchError(f"The model takes images of {self.network.channels} channels, got {images.shape[1]}.")
+        if images.shape[-1] != self.side:
+            side = images.shape[-1]
+            raise AggMatchError(
+                f"The model takes images of {self.side} × {self.side} pixels, got {side} × {side}. "
+                f"`predict_files` scales them."
+            )
         return predict(self.method, self.network, images)
 
-    def predict_files(self, files: Sequence[Path], batch: int = 1000) -> Iterator[tuple[Path, Tensor]]:
+    def predict_files(self, files: Sequence[Path]) -> Iterator[tuple[Path, Tensor]]:
         """Each file that can be read with its class probabilities, (Y,); images are scaled as for training."""
+        batch = images_at_once(self.side)
         for first in range(0, len(files), batch):
             some = files[first : first + batch]
             pixels, kept = decode_all(some, self.side, self.network.channels)
             for position, probs in zip(kept, self.predict(pixels), strict=True):
                 yield some[position], probs
 
-    def evaluate(self, data: DataSet) -> Evaluation:
-        """Predictions on the test images."""
+    def evaluate(self, data: DataSet | Path) -> Evaluation:
+        """Predictions on the test images of a data set, or on those of a folder with a subfolder for each class."""
+        if isinstance(data, Path):
+            images = read_labeled(data, self.classes, self.side, self.network.channels)
+            return evaluate(self.method, self.network, images)
         if data.classes != self.classes:
             raise AggMatchError(
                 f"The model knows {', '.join(self.classes)}, but {data.name} has {', '.join(data.classes)}."
@@ -134,6 +144,8 @@ def damage_named(path: Path) -> Iterator[None]:
     """A damaged or missing file becomes one sentence."""
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:  # of `load_state_dict`, which lists every tensor
         raise AggMatchError(
             f"Cannot read {path}: its tensors do not fit the networks of aggmatch {__version__}. "

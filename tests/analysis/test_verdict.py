@@ -83,10 +83,10 @@ def test_several_runs_are_ranked_with_mean_and_deviation(tmp_path):
     runs = read_runs(paths)
     assert verdict_of_several(runs) == (
         "On digits, 40 labels, fixmatch is right on 92.00 ± 2.83 % (2 runs) of 360 test images, supervised on 80.00 %. "
-        "Some are single runs: with other labels or another seed they may rank otherwise."
+        "Some are single runs: with other labels or another seed they may rank differently."
     )
     assert verdict_of_several(runs[:2]).endswith(
-        "One run each: with other labels or another seed they may rank otherwise."
+        "One run each: with other labels or another seed they may rank differently."
     )
 
 

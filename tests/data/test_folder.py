@@ -142,7 +142,8 @@ def test_classes_in_train_and_beside_it_are_refused(flowers, tmp_path):
 def test_images_in_no_class_folder_are_spoken_of(flowers):
     paint(flowers / "loose.png")
     paint(flowers / "another.JPG")
-    with pytest.warns(UserWarning, match="Left out: 2 images directly in .*flowers, which have no class"):
+    (flowers / "._another.JPG").write_bytes(b"what macOS leaves on other disks")
+    with pytest.warns(UserWarning, match="Left out: 2 images directly in .*flowers, without a class"):
         data = read_folder(flowers, 16, 0.2)
     assert len(data.train) == 16
 

@@ -106,10 +106,11 @@ def test_the_kernel_under_the_interpreter():
 
 
 def test_more_classes_than_a_program_can_hold_take_the_plain_form():
-    from aggmatch.kernels.aggregate import MOST_CLASSES, aggregate_sums
+    from aggmatch.kernels.aggregate import aggregate_sums, most_classes
 
-    assert fused_sums(MOST_CLASSES) is aggregate_sums
-    assert fused_sums(MOST_CLASSES + 1) is reference_sums
+    most = most_classes(torch.device(device))
+    assert fused_sums(most, torch.device(device)) is aggregate_sums
+    assert fused_sums(most + 1, torch.device(device)) is reference_sums
 
 
 @pytest.mark.gpu

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from aggmatch.errors import AggMatchError
-from aggmatch.models import Network, build_network, frozen_statistics, parameter_count
+from aggmatch.models import Network, build_network, frozen_statistics, images_at_once, parameter_count
 from aggmatch.models.partial import leaky_relu
 from aggmatch.models.wide_resnet import Block
 
@@ -88,6 +88,11 @@ def test_normalisation_takes_mean_and_deviation_of_the_training_images():
     unit = pixels.double() / 255
     torch.testing.assert_close(network.mean.flatten(), unit.mean((0, 2, 3)).float())
     torch.testing.assert_close(network.deviation.flatten(), unit.std((0, 2, 3), correction=0).float())
+
+
+def test_large_images_are_taken_fewer_at_a_time():
+    assert [images_at_once(side) for side in (8, 32, 64, 224, 5000)] == [1000, 1000, 250, 20, 1]
+    assert images_at_once(224, 4096) == 83
 
 
 def test_a_constant_channel_does_not_divide_by_zero():

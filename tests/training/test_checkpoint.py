@@ -54,7 +54,7 @@ def test_a_damaged_one_is_named_and_the_one_before_it_used(tmp_path: Path, damag
 def test_one_that_is_no_checkpoint_is_damaged_whatever_its_digest_says(tmp_path: Path):
     save(tmp_path, 1, checkpoint(1))
     (tmp_path / f"step-00000002-{digest(b'no tensors')}.safetensors").write_bytes(b"no tensors")
-    with pytest.warns(UserWarning, match="is damaged .not a checkpoint"):
+    with pytest.warns(UserWarning, match="is damaged: not a checkpoint"):
         newest = load_newest(tmp_path)
     assert newest is not None
     assert newest.facts["step"] == 1
@@ -67,8 +67,25 @@ def test_all_damaged_is_an_error_and_none_at_all_is_not(tmp_path: Path):
         pytest.warns(UserWarning, match="is damaged"),
         pytest.raises(
             AggMatchError,
-            match=f"All 1 checkpoints in .* are damaged. Remove {tmp_path.parent} and start its run again.",
+            match=f"No checkpoint in .* is whole. Remove {tmp_path.parent} and start its run again.",
         ),
+    ):
+        load_newest(tmp_path)
+
+
+def test_a_run_whose_checkpoints_cannot_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch):
+    save(tmp_path, 1, checkpoint(1)).write_bytes(b"x")
+    save(tmp_path, 2, checkpoint(2))
+
+    def refuse(path: Path) -> bytes:
+        if "00000002" in path.name:
+            raise PermissionError(13, "Permission denied")
+        return b"x"
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with (
+        pytest.warns(UserWarning, match="is damaged|cannot be read: Permission denied"),
+        pytest.raises(AggMatchError, match=r"can be used \(Permission denied\). Make them readable and resume again."),
     ):
         load_newest(tmp_path)
 

@@ -168,7 +168,7 @@ def test_what_cannot_be_captured_goes_on_without():
     for _ in range(WARM_CALLS):
         captured(torch.ones(2, device="cuda"))
     stream = torch.cuda.current_stream()
-    with pytest.warns(UserWarning, match="without a CUDA graph, and so slower: .*captur"):
+    with pytest.warns(UserWarning, match="without a CUDA graph, which is slower: .*captur"):
         captured(torch.ones(2, device="cuda"))
     captured(torch.ones(2, device="cuda"))
     assert total.item() == 2 * (WARM_CALLS + 2)

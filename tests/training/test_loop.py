@@ -214,7 +214,7 @@ def test_a_resume_after_the_log_lost_its_end_goes_on_with_whole_lines(finished: 
     for path in (folder.summary, found(folder.checkpoints)[0]):
         path.unlink()
     folder.metrics.write_bytes(folder.metrics.read_bytes()[:100])
-    with pytest.warns(UserWarning, match="has lost its end"):
+    with pytest.warns(UserWarning, match="is shorter than when the checkpoint was written"):
         complete(loop.resume(folder.path, []))
     assert model_bytes(folder) == model_bytes(finished)
     assert [record["step"] for record in read_log(folder.metrics)] == [24]

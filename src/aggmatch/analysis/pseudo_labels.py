@@ -20,7 +20,7 @@ from aggmatch.evaluation import evaluate
 from aggmatch.inference import Snapshot
 from aggmatch.methods import load_method
 from aggmatch.methods.aggmatch import AggMatch
-from aggmatch.models import Network, Output
+from aggmatch.models import Network, Output, images_at_once
 
 IMAGES = 2000
 """Unlabelled images that stand for all of them."""
@@ -108,7 +108,7 @@ def pseudo_labels(snapshot: Snapshot, data: DataSet, split: Split, index: Tensor
     method = snapshot.method
     if not isinstance(method, AggMatch):
         labeled = Images(data.train.pixels[split.labeled], split.labels)
-        own = evaluate(method, snapshot.online, images, labeled, BATCH).probs
+        own = evaluate(method, snapshot.online, images, labeled).probs
         return PseudoLabeled(snapshot.step, index, images.labels, own, None, refines=False)
     output = look(snapshot.online, images.pixels)
     own, memory = output.logits.softmax(-1), deal(method)
@@ -125,7 +125,7 @@ def pseudo_labels(snapshot: Snapshot, data: DataSet, split: Split, index: Tensor
 def look(network: Network, pixels: Tensor) -> Output:
     """Features and logits of images, a batch at a time, on the network's device."""
     device = next(network.parameters()).device
-    parts = [network.forward(batch.to(device)) for batch in pixels.split(BATCH)]
+    parts = [network(some.to(device)) for some in pixels.split(images_at_once(pixels.shape[-1], BATCH))]
     return Output(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 

@@ -172,7 +172,7 @@ def verdict_of_several(runs: Sequence[RunRecord]) -> str:
     ranked = [len(kind) for kinds in parts if len(kinds) > 1 for kind in kinds]
     if 1 in ranked:
         single = "One run each" if set(ranked) == {1} else "Some are single runs"
-        sentences.append(f"{single}: with other labels or another seed they may rank otherwise.")
+        sentences.append(f"{single}: with other labels or another seed they may rank differently.")
     return " ".join(sentences)
 
 

@@ -169,7 +169,7 @@ class Augmenter:
                 operation = OPERATIONS[name]
                 ends = operation.discrete if self.discrete else operation.continuous
                 rows.append((INDEX[name], *ends, -1 if operation.family == "geometric" else 1))
-            self._pools[device] = torch.tensor(rows, dtype=torch.float32, device=device).T.contiguous()
+            self._pools[device] = torch.tensor(rows, dtype=torch.float32).T.contiguous().to(device)
         return self._pools[device]
 
 

@@ -17,7 +17,9 @@ def predict(
     run: Trained,
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     out: Annotated[Path | None, typer.Option(help="Write the table here: FILE.csv or FILE.json.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Probabilities of all classes, not of the first alone.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Probabilities of all classes, not only the most probable.")
+    ] = False,
     device: Device = None,
 ) -> None:
     """Classes of new images by a finished run's model."""

@@ -99,11 +99,12 @@ def print_summary(run: "Run") -> None:
 @app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    images: Annotated[Path | None, typer.Argument(help="Other images: a folder with one of each class.")] = None,
     data_dir: DataDir = None,
     download: Download = False,
     device: Device = None,
 ) -> None:
-    """Test accuracy of a finished run's model, in all and by class."""
+    """Test accuracy of a finished run's model, in all and by class; or its accuracy on other images."""
     from aggmatch.console import say, stdout
     from aggmatch.data import Split
     from aggmatch.inference import TrainedModel
@@ -111,15 +112,18 @@ def evaluate(
     from aggmatch.training.folder import RunFolder
 
     model = TrainedModel.load(run, gather(None, None, data_dir=data_dir, device=device))
-    data = model.data(download=download)
-    if (path := RunFolder(run).split).exists():
-        split = Split.read(path, data)  # refuses a folder whose images are no longer those it was trained on
-        if not split.tested_on(data):
-            say(f"Warning: the test images of {data.name} are not those that the run was tested with.", error=True)
-    result = model.evaluate(data)
-    rows = list(zip(model.classes, result.class_accuracy, strict=True))
-    stdout.print(Table(["class", "accuracy %"], rows).rich())
-    say(f"{result.accuracy:.2f} % of {len(result.labels)} test images.")
+    if images is None:
+        data = model.data(download=download)
+        if (path := RunFolder(run).split).exists():
+            split = Split.read(path, data)  # refuses a folder whose images are no longer those it was trained on
+            if not split.tested_on(data):
+                say(f"Warning: the test images of {data.name} are not those that the run was tested with.", error=True)
+    result = model.evaluate(data if images is None else images)
+    columns = zip(model.classes, result.class_sizes, result.class_accuracy, strict=True)
+    rows = [(name, count, accuracy if count else None) for name, count, accuracy in columns]
+    stdout.print(Table(["class", "images", "accuracy %"], rows).rich())
+    what = "test images" if images is None else f"images in {images}"
+    say(f"{result.accuracy:.2f} % of {len(result.labels)} {what}; mean over classes {result.balanced_accuracy:.2f} %.")
 
 
 @app.command("list")

@@ -1,7 +1,7 @@
 """Data sets as uint8 tensors, the choice of labels, and endless streams of indices."""
 
 from aggmatch.data.download import fetch
-from aggmatch.data.folder import decode_all, find_images
+from aggmatch.data.folder import decode_all, find_images, read_labeled
 from aggmatch.data.images import Archive, DataSet, Images, Source
 from aggmatch.data.sources import SOURCES, is_folder, load, load_for, locate
 from aggmatch.data.splits import DataSettings, Split, draw_split, drawn_settings, make_split
@@ -28,4 +28,5 @@ __all__ = [
     "load_for",
     "locate",
     "make_split",
+    "read_labeled",
 ]

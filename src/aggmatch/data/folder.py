@@ -20,6 +20,7 @@ from torch import Tensor
 
 from aggmatch.data.images import UNKNOWN, DataSet, Images
 from aggmatch.errors import AggMatchError
+from aggmatch.tables import plural
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 UNLABELED, TRAIN = ("unlabeled", "unlabelled"), ("train",)
@@ -120,13 +121,7 @@ def read_folder(path: Path, side: int, holdout: float) -> DataSet:
     train += [Labeled(file, UNKNOWN) for folder in unlabeled for file in find_images(folder)]
     warn_of_loose_images(path, root)
     if given := sorted(special(path, TEST), key=lambda folder: TEST.index(folder.name.lower())):
-        strangers = sorted({folder.name for folder in subfolders(given[0])} - set(classes))
-        if strangers:
-            raise AggMatchError(
-                f"{given[0]} has the class '{strangers[0]}', which {root} has not: its classes are "
-                f"{', '.join(classes)}."
-            )
-        test = list_labeled(given[0], classes)
+        test = list_known(given[0], classes, str(root))
     else:
         held = held_out(train, root, holdout)
         test = [item for item in train if item in held]
@@ -144,10 +139,11 @@ def read_folder(path: Path, side: int, holdout: float) -> DataSet:
 def warn_of_loose_images(*folders: Path) -> None:
     """Say that images directly in one of these folders mean nothing."""
     for folder in dict.fromkeys(folders):
-        if loose := [entry for entry in folder.iterdir() if entry.suffix.lower() in SUFFIXES]:
+        loose = [entry for entry in folder.iterdir() if entry.suffix.lower() in SUFFIXES and entry.name[0] != "."]
+        if loose:
             warnings.warn(
-                f"Left out: {len(loose)} images directly in {folder}, which have no class. To learn from them without "
-                f"one, put them into {folder / UNLABELED[0]}.",
+                f"Left out: {plural(len(loose), 'image')} directly in {folder}, without a class. To learn from them "
+                f"all the same, put them into {folder / UNLABELED[0]}.",
                 stacklevel=3,
             )
 
@@ -187,6 +183,25 @@ def list_labeled(root: Path, classes: Iterable[str]) -> list[Labeled]:
     return [Labeled(file, numbers[folder.name]) for folder in folders for file in find_images(folder)]
 
 
+def list_known(folder: Path, classes: Sequence[str], owner: str) -> list[Labeled]:
+    """The images of each class folder, none of which may be a class that the owner of the classes has not."""
+    if strangers := sorted({entry.name for entry in subfolders(folder)} - set(classes)):
+        raise AggMatchError(
+            f"{folder} has the class '{strangers[0]}', which {owner} has not: its classes are {', '.join(classes)}."
+        )
+    return list_labeled(folder, classes)
+
+
+def read_labeled(folder: Path, classes: Sequence[str], side: int, channels: int) -> Images:
+    """The images of FOLDER/CLASS/ for some or all of a model's classes."""
+    if not folder.is_dir():
+        raise AggMatchError(f"There is no folder {folder}. Name one with a folder of images for each class.")
+    images = read_images(list_known(folder, classes, "the model"), folder, side, channels)
+    if not len(images):
+        raise AggMatchError(f"{folder} has no image of a class: put them into {folder / classes[0]} and so on.")
+    return images
+
+
 def held_out(items: Sequence[Labeled], root: Path, share: float) -> set[Labeled]:
     """The given share of each class by a hash of names: at least one image where there are two, and never all."""
     chosen: set[Labeled] = set()
@@ -197,9 +212,9 @@ def held_out(items: Sequence[Labeled], root: Path, share: float) -> set[Labeled]
     return chosen
 
 
-def read_images(items: Sequence[Labeled], path: Path, side: int) -> Images:
+def read_images(items: Sequence[Labeled], path: Path, side: int, channels: int = 3) -> Images:
     """The readable ones of these images, called by their files below `path`."""
-    pixels, kept = decode_all([item.file for item in items], side, channels=3)
+    pixels, kept = decode_all([item.file for item in items], side, channels)
     readable = [items[position] for position in kept]
     labels = torch.tensor([item.label for item in readable], dtype=torch.int64)
     return Images(pixels, labels, tuple(name_below(path, item.file) for item in readable))

@@ -20,7 +20,7 @@ class IndexStream:
     takes its part of a common batch of batch · world. The state is two integers and the same in all of them.
 
     Orders are made on the CPU, a block of whole epochs at a time, and moved to the device of `indices` once per block:
-    a step costs a slice, and never waits for the device.
+    a step costs a slice, and only the first of a block waits for the device.
     """
 
     def __init__(self, indices: Tensor, batch: int, seed: int, rank: int = 0, world: int = 1) -> None:

@@ -20,14 +20,13 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 from aggmatch.functional import TINY
+from aggmatch.kernels import shared_memory
 
 CLASS_TERMS = {"none": 0, "divergence": 1, "distance": 2}
 LOG_2 = math.log(2)
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 SCRATCH = 2**26
 """Bytes that the sums of all programs may take."""
-MOST_CLASSES = 2048
-"""More would not fit into the memory that the warps of a program share."""
 UNROLLED = 4
 """Classes that a turn of the innermost loop takes: enough loads under way to hide how long they take."""
 
@@ -214,6 +213,11 @@ def negentropies(probs_RY: Tensor) -> Tensor:
         probs_RY, negentropy_R, R, Y, ROWS=rows, BLOCK_Y=classes, TINY=TINY, FAST=not INTERPRETED
     )
     return negentropy_R
+
+
+def most_classes(device: torch.device) -> int:
+    """Classes beyond which a program's tiles do not fit into the memory that its warps share."""
+    return 2048 if shared_memory(device) >= 2**17 else 1024
 
 
 class Tiles(NamedTuple):

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
+from aggmatch.kernels import shared_memory
 from aggmatch.kernels.norm import Moments, check_layout, finish_moments
 
 ROWS = 64
@@ -24,8 +25,12 @@ IMAGE_CHANNELS = 4
 """Images may have any number of channels up to this one: nobody asks for their gradient."""
 LEAST = 32
 """Programs below which most of a GPU would idle; with 64 images of 32 × 32, which are 16, cuDNN is faster."""
-LAUNCH = {"num_warps": 4, "STAGES": 3}
-"""All warps share one product, and while one stage computes, the others load the next rows of pixels."""
+WARPS = 4
+"""What shares one product of the matrix units."""
+STAGES = 3
+"""Rows of pixels under way: while one is computed with, the others are loaded."""
+THREE_STAGES = 120 * 1024
+"""Bytes of shared memory that three of them take at most; two fit everywhere."""
 
 
 @triton.jit
@@ -180,7 +185,7 @@ def is_narrow(layer: nn.Conv2d, x: Tensor) -> bool:
         and x.element_size() == 2
         and x.shape[3] <= 2 * ROWS
         and programs_of(x) >= LEAST
-        and x.numel() * max(1, layer.out_channels // layer.in_channels) < 2**31
+        and x.numel() // layer.in_channels * max(layer.in_channels, layer.out_channels) < 2**31
     )
 
 
@@ -192,40 +197,39 @@ def convolve_and_measure(
     x: (B, C, H, W); kernel: (N, C, 3, 3); residual: (B, N, H, W); all channels last. Moments are summed about 0: in 16
     bits the values themselves are coarser than what cancels.
     """
-    out, part_2P1N = launch(x, kernel, residual, measure=True)
+    part_2P1N = torch.empty(2 * programs_of(x) + 1, kernel.shape[0], device=x.device)
+    out = launch(x, kernel, residual, part_2P1N)
     return out, finish_moments(part_2P1N, out.numel() // out.shape[1], norm)
 
 
 def convolve_back(gradient: Tensor, kernel: Tensor) -> Tensor:
     """Gradient of a convolution's input, (B, C, H, W), given that of its output, (B, N, H, W)."""
-    return launch(gradient, kernel, None, back=True)[0]
+    return launch(gradient, kernel, None, None, back=True)
 
 
 def launch(
-    x: Tensor, kernel: Tensor, residual: Tensor | None, *, back: bool = False, measure: bool = False
-) -> tuple[Tensor, Tensor]:
-    """x convolved + residual, and the parts of its sums if they are to be measured."""
+    x: Tensor, kernel: Tensor, residual: Tensor | None, part_2P1N: Tensor | None, *, back: bool = False
+) -> Tensor:
+    """x convolved + residual; writes the parts of its sums where they are asked for."""
     channels = kernel.shape[1] if back else kernel.shape[0]
     shape, programs = tile_shape(x)
     check_layout(kernel, x if residual is None else residual)
     size = len(x), channels, *x.shape[2:]
     out = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    part_2P1N = torch.empty(2 * programs + 1, channels, device=x.device)
     convolve_kernel[(programs,)](
         x,
         kernel,
         x if residual is None else residual,
         out,
-        part_2P1N,
+        out if part_2P1N is None else part_2P1N,
         len(x),
         **shape,
         N=channels,
         BACK=back,
         ADD=residual is not None,
-        MEASURE=measure,
-        **LAUNCH,
+        MEASURE=part_2P1N is not None,
     )
-    return out, part_2P1N
+    return out
 
 
 def kernel_gradient(x: Tensor, gradient: Tensor) -> Tensor:
@@ -234,7 +238,7 @@ def kernel_gradient(x: Tensor, gradient: Tensor) -> Tensor:
     check_layout(gradient)
     outputs, inputs = gradient.shape[1], x.shape[1]
     part_P3KN = torch.empty(programs, 3, 4 * shape["K"], 2 * outputs, device=x.device)
-    kernel_gradient_kernel[(programs,)](x, gradient, part_P3KN, len(x), **shape, N=outputs, **LAUNCH)
+    kernel_gradient_kernel[(programs,)](x, gradient, part_P3KN, len(x), **shape, N=outputs)
     out = torch.empty(outputs, inputs, 3, 3, device=x.device, memory_format=torch.channels_last)
     finish_kernel_gradient_kernel[(9, inputs)](
         part_P3KN, out, P=programs, C=inputs, K=shape["K"], N=outputs, PARTS=min(64, triton.next_power_of_2(programs))
@@ -247,7 +251,8 @@ def tile_shape(x: Tensor) -> tuple[dict[str, int], int]:
     check_layout(x)
     channels, height, width = x.shape[1:]
     padded = max(IMAGE_CHANNELS, triton.next_power_of_2(channels))
-    shape = {"H": height, "W": width, "C": channels, "K": padded, "R": ROWS}
+    stages = STAGES if shared_memory(x.device) >= THREE_STAGES else 2
+    shape = {"H": height, "W": width, "C": channels, "K": padded, "R": ROWS, "STAGES": stages, "num_warps": WARPS}
     return shape, programs_of(x)
 
 

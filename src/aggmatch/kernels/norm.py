@@ -269,7 +269,7 @@ def measure(x: Tensor, residual: Tensor | None, norm: torch.nn.BatchNorm2d) -> t
 
     x, residual: (N, C, H, W), channels last, C a power of 2.
     """
-    rows, channels, tiles, launch = layout(x)
+    rows, channels, tiles, launch = layout(x, x if residual is None else residual)
     total = x if residual is None else torch.empty_like(x)
     other = x if residual is None else residual
     programs = min(PROGRAMS, tiles)
@@ -323,7 +323,7 @@ def normalize_backward(
 
     gradient, x: the images that learn, which may be fewer than the moments were measured of (`models.partial`).
     """
-    rows, channels, tiles, launch = layout(x)
+    rows, channels, tiles, launch = layout(x, gradient, x if shortcut is None else shortcut)
     programs = min(GRADIENT_PROGRAMS, tiles)
     part_4PC = torch.empty(4, programs, channels, device=x.device)
     turns, fold = triton.cdiv(tiles, programs), min(FOLD, launch["ROWS"])
@@ -340,9 +340,9 @@ def normalize_backward(
     return out, weight, bias
 
 
-def layout(x: Tensor) -> tuple[int, int, int, dict[str, int]]:
-    """Rows, channels and tiles of a batch, and the constants of a launch over it."""
-    check_layout(x)
+def layout(x: Tensor, *others: Tensor) -> tuple[int, int, int, dict[str, int]]:
+    """Rows, channels and tiles of a batch, and the constants of a launch over it and others that lie as it does."""
+    check_layout(x, *others)
     images, channels, height, width = x.shape
     rows, rows_of_tile = images * height * width, max(1, TILE // channels)
     return rows, channels, triton.cdiv(rows, rows_of_tile), {"C": channels, "ROWS": rows_of_tile}

@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aggmatch.aggregation import Aggregate, ClassTerm, Memory, aggregate
+from aggmatch.concurrent import beside
 from aggmatch.config import Count, Fraction, NonNegative, Positive, Settings
 from aggmatch.functional import PseudoLabels, one_hot, sharpen, soft_cross_entropy
 from aggmatch.methods._base import Batch, Method, Problem, StepResult, Views, forward_together
-from aggmatch.models import Network, Output, beside
+from aggmatch.models import Network, Output
 from aggmatch.queue import ClassBalancedQueue
 
 
@@ -77,14 +78,14 @@ class AggMatch(Method[Config]):
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean c̄ · CE(q̄, p(A(u)))          (Eq. 5, 6)."""
         (labeled_view,), (weak_view, strong_view) = batch.labeled, batch.unlabeled
-        memory = None
         with torch.no_grad(), beside(labeled_view.device) as momentum_pass:
-            if self.config.momentum_encoder:
-                memory = self.renew(batch, *forward_together(average, weak_view, labeled_view))
+            keys = forward_together(average, weak_view, labeled_view) if self.config.momentum_encoder else None
+            memory = self.renew(batch, *keys) if keys else None
         labeled, strong, weak = forward_together(online, labeled_view, strong_view, targets=weak_view)
         momentum_pass.join()
         with torch.no_grad():
-            memory = memory or self.renew(batch, weak, labeled)
+            if memory is None:
+                memory = self.renew(batch, weak, labeled)
             probs_BY = weak.logits.softmax(-1)
             aggregated = self.attend(weak.feature, probs_BY, memory)
             target_BY = aggregated.probs if self.config.refine else probs_BY

@@ -182,7 +182,7 @@ class FeatMatch(Method[Config]):
 
     def predict(self, network: Network, images: Tensor) -> Tensor:
         """Class probabilities from the refined features, (B, Y)."""
-        return network.classifier(self.refine(network, network.forward(images).feature)).softmax(-1)
+        return network.classifier(self.refine(network, network(images).feature)).softmax(-1)
 
     def status(self) -> dict[str, Tensor]:
         """Number of prototypes."""

@@ -9,11 +9,9 @@ from torch import Tensor, nn
 from aggmatch.config import Count, Fraction, Natural, NonNegative, Positive, Settings
 from aggmatch.functional import PseudoLabels, entropy, one_hot, sharpen
 from aggmatch.methods._base import Batch, Method, Problem, StepResult, Views
-from aggmatch.models import Network, frozen_statistics
+from aggmatch.models import Network, frozen_statistics, images_at_once
 from aggmatch.models.heads import Projection
 
-CHUNK = 1000
-"""Labelled images that are embedded at once."""
 TINY = torch.finfo(torch.float32).tiny
 """Least probability whose logarithm is taken."""
 
@@ -114,7 +112,9 @@ class PAWS(Method[Config]):
     @torch.no_grad()
     def prepare(self, network: Network, labeled: Tensor, labels: Tensor) -> None:
         """Remember the embeddings of all labelled images."""
-        self.support.copy_(torch.cat([self.project(network, images) for images in labeled.split(CHUNK)]))
+        self.support.copy_(
+            torch.cat([self.project(network, images) for images in labeled.split(images_at_once(labeled.shape[-1]))])
+        )
         self.support_labels.copy_(labels)
 
     def predict(self, network: Network, images: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class PAWS(Method[Config]):
 
     def project(self, network: Network, images: Tensor) -> Tensor:
         """Embedding outside of training, (B, D)."""
-        return network.head(network.forward(images).feature)  # as in the base class, not by calling the network
+        return network.head(network(images).feature)
 
 
 def embed(network: Network, *batches: Tensor) -> Tensor:

@@ -6,12 +6,19 @@ from dataclasses import dataclass
 from torch import nn
 
 from aggmatch.config import ConfigError, Settings
-from aggmatch.models.concurrent import beside
-from aggmatch.models.network import Network, Output, frozen_statistics, parameter_count
+from aggmatch.models.network import Network, Output, frozen_statistics, images_at_once, parameter_count
 from aggmatch.models.small import SmallNet
 from aggmatch.models.wide_resnet import WideResNet
 
-__all__ = ["ModelSettings", "Network", "Output", "beside", "build_network", "frozen_statistics", "parameter_count"]
+__all__ = [
+    "ModelSettings",
+    "Network",
+    "Output",
+    "build_network",
+    "frozen_statistics",
+    "images_at_once",
+    "parameter_count",
+]
 
 FORMS = "small, small-WIDTH, or wrn-DEPTH-WIDTH with a depth of 10, 16, 22, 28, ..."
 

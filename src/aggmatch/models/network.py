@@ -8,6 +8,11 @@ import torch
 from torch import Tensor, nn
 
 
+def images_at_once(side: int, most: int = 1000) -> int:
+    """Images to take at a time: `most` of 32 × 32 pixels or less, of larger ones as many as have as many pixels."""
+    return max(1, min(most, most * 32 * 32 // side**2))
+
+
 class Output(NamedTuple):
     """What a network says about a batch."""
 
@@ -53,7 +58,7 @@ class Network(nn.Module):
         # Chunks: the float copy of a large training set would be many times its size.
         sum_C = torch.zeros(self.channels, dtype=torch.float64)
         square_C = torch.zeros_like(sum_C)
-        for chunk in pixels.split(4096):
+        for chunk in pixels.split(images_at_once(pixels.shape[-1], 4096)):
             unit = chunk.cpu().double() / 255
             sum_C += unit.sum((0, 2, 3))
             square_C += unit.square().sum((0, 2, 3))

@@ -87,28 +87,30 @@ def step_of(path: Path) -> int:
 def load_newest(folder: Path) -> Checkpoint | None:
     """The newest checkpoint whose bytes fit its digest; None where there is no checkpoint at all.
 
-    A damaged one is named in a warning and the one before it is used. Where all are damaged, that is an error: starting
+    A damaged one is named in a warning and the one before it is used. Where none is left, that is an error: starting
     afresh silently would throw the run away.
     """
     paths = found(folder)
+    unreadable = None
     for path in paths:
         match = NAME.fullmatch(path.name)
         assert match
         try:
             data = path.read_bytes()
         except OSError as error:
-            warnings.warn(
-                f"Checkpoint {path} cannot be read ({error.strerror}); using the one before it.", stacklevel=2
-            )
+            unreadable = error
+            warnings.warn(f"Checkpoint {path} cannot be read: {error.strerror}.", stacklevel=2)
             continue
         try:
             if digest(data) != match[2]:
                 raise ValueError("its digest differs")
             return unpack(data)
         except ValueError as error:
-            warnings.warn(f"Checkpoint {path} is damaged ({error}); using the one before it.", stacklevel=2)
-    if paths:
+            warnings.warn(f"Checkpoint {path} is damaged: {error}.", stacklevel=2)
+    if unreadable is not None:
         raise AggMatchError(
-            f"All {len(paths)} checkpoints in {folder} are damaged. Remove {folder.parent} and start its run again."
+            f"No checkpoint in {folder} can be used ({unreadable.strerror}). Make them readable and resume again."
         )
+    if paths:
+        raise AggMatchError(f"No checkpoint in {folder} is whole. Remove {folder.parent} and start its run again.")
     return None

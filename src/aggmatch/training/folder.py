@@ -64,12 +64,18 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from training in the folder; the lock dies with its process."""
-        try:
-            with (self.path / ".lock").open("w") as file:
+        with (self.path / ".lock").open("w") as file:
+            try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                yield
-        except BlockingIOError:
-            raise AggMatchError(f"Another process is training in {self.path}. Wait for its end, or stop it.") from None
+            except BlockingIOError:
+                raise AggMatchError(
+                    f"Another process is training in {self.path}. Wait for its end, or stop it."
+                ) from None
+            except OSError as error:
+                raise AggMatchError(
+                    f"Cannot lock {self.path / '.lock'}: {error.strerror}. Train on a disk of this machine."
+                ) from error
+            yield
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of the metrics; none where the run has not logged yet."""
@@ -118,7 +124,7 @@ class RunFolder:
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise AggMatchError(f"Cannot read {path}: {error}.") from None
         if not isinstance(value, dict):
-            raise AggMatchError(f"Cannot read {path}: it is no JSON object.")
+            raise AggMatchError(f"Cannot read {path}: it is not a JSON object.")
         return value
 
 

@@ -71,7 +71,7 @@ class Captured:
                 generator.graphsafe_set_state(state)  # else it takes the capture for going on
             first = error.__context__ or error  # not the one of ending the capture
             reason = next(iter(str(first).splitlines()), type(first).__name__)
-            warnings.warn(f"The step runs without a CUDA graph, and so slower: {reason}", stacklevel=3)
+            warnings.warn(f"The step runs without a CUDA graph, which is slower: {reason}", stacklevel=3)
             return False
         self.graph = graph
         return True

@@ -41,7 +41,10 @@ class Log:
         try:
             self.file = path.open("ab")
             if self.position < position:
-                warnings.warn(f"{path} has lost its end; the records that were there are gone.", stacklevel=2)
+                warnings.warn(
+                    f"{path} is shorter than when the checkpoint was written; the missing records are lost.",
+                    stacklevel=2,
+                )
             self.file.truncate(whole_lines(path.read_bytes()[:position]))
         except OSError as error:
             raise AggMatchError(f"Cannot write {path}: {error.strerror}.") from error

@@ -71,6 +71,8 @@ class Run:
             self.state.restore(checkpoint)
             self.seconds_before = checkpoint.facts["seconds"]
             self.log_position = checkpoint.facts["log_position"]
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, KeyError) as error:
             raise AggMatchError(
                 f"Cannot resume {self.folder.path}: its newest checkpoint is not of this run or of this version of "
@@ -331,7 +333,7 @@ def check_data(data: DataSet, settings: RunSettings) -> None:
     if data.name != settings.data.name:
         raise AggMatchError(f"The data set is called '{data.name}', but data.name is '{settings.data.name}'.")
     if not len(data.test):
-        raise AggMatchError(f"{data.name} has no test image, so nothing could be said of what is learnt.")
+        raise AggMatchError(f"{data.name} has no test images, so its accuracy could not be measured.")
     check_images(data.train.pixels)
 
 

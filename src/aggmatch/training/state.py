@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from aggmatch.augment import Augmenter
+from aggmatch.concurrent import beside
 from aggmatch.data import BalancedStream, DataSet, IndexStream, Split
+from aggmatch.devices import has_bfloat16
 from aggmatch.errors import AggMatchError
 from aggmatch.functional import score_pseudo_labels
 from aggmatch.methods import Batch, Method, Problem, StepResult, load_method
-from aggmatch.models import Network, beside, build_network
+from aggmatch.models import Network, build_network
 from aggmatch.training.checkpoint import Checkpoint
 from aggmatch.training.graph import Captured
 from aggmatch.training.meters import Meters
@@ -70,7 +72,7 @@ class TrainState:
             channels, classes = data.train.pixels.shape[1], len(data.classes)
             online = build_network(settings.model.name, channels=channels, classes=classes)
             online.mixed = settings.train.precision == "bfloat16" or (
-                settings.train.precision == "auto" and self.device.type == "cuda"
+                settings.train.precision == "auto" and has_bfloat16(self.device)
             )
             problem = Problem(
                 classes=classes,
@@ -128,7 +130,7 @@ class TrainState:
         self.online.train()
         self.average.train()
         result = self.method.step(batch, self.online, self.average)
-        with beside(self.device) as notes:
+        with beside(self.device) as notes:  # reads `batch` and `result`, which live until it has joined
             self.note(batch, result)
         result.loss.backward()
         self.optimizer.step(cosine_rate(self.settings.optim.lr, batch.progress))

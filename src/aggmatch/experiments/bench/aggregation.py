@@ -50,7 +50,7 @@ SHAPES = {
 def measure_aggregation(shape: Shape, effort: Effort) -> dict[str, Any]:
     """Times and memory of both forms, for JSON. A form that there is not, or no memory for, is None."""
     case = random_case(shape, effort.device)
-    kernel = fused_sums(shape.classes) if effort.device.type == "cuda" else reference_sums
+    kernel = fused_sums(shape.classes, effort.device) if effort.device.type == "cuda" else reference_sums
     fused = measure_form(partial(kernel, *case, **OPTIONS), effort) if kernel is not reference_sums else None
     plain = measure_form(partial(reference_sums, *case, **OPTIONS), effort)
     best = fused or plain

@@ -1,4 +1,4 @@
-"""Two passes of a step at the same time: on a CUDA device, work on a stream of its own."""
+"""Two pieces of a step at the same time: on a CUDA device, work on a stream of its own."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +23,8 @@ class Beside:
 def beside(device: torch.device) -> Iterator[Beside]:
     """What is called within runs beside what is called after it, until `join`; on a CPU it simply runs.
 
-    Small kernels of one pass fill the gaps of the other. The stream waits for all earlier work, so memory that the step
-    before has freed is not written too early.
+    Small kernels of one fill the gaps of the other. The stream waits for all earlier work, so memory that the step
+    before has freed is not written too early; for the same reason, what is read within must not be freed before `join`.
     """
     if device.type != "cuda":
         yield Beside(None)
