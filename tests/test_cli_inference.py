@@ -131,6 +131,17 @@ def test_test_images_that_changed_are_told_and_not_resumed_with(run, trained, ph
     assert f"Cannot resume run: the test images of {photos} are not those it began with." in err
 
 
+def test_a_class_may_bear_the_name_of_a_column(run, tmp_path):
+    for k in range(3):
+        paint(tmp_path / f"odd/file/{k}.png", k)
+        paint(tmp_path / f"odd/class/{k}.png", 180 + k)
+    assert run("train", "odd", "--out", "run", *QUICK, *SMALL_QUEUE)[0] == 0
+    assert run("predict", "run", "odd/file/0.png", "--all", "--out", "table.JSON")[0] == 0
+    (row,) = json.loads(Path("table.JSON").read_text())
+    assert (row["file"], row["class"] in ("file", "class")) == ("odd/file/0.png", True)
+    assert row["p(file)"] + row["p(class)"] == pytest.approx(1, abs=1e-5)
+
+
 def test_a_model_is_judged_by_other_images_with_classes(run, trained, tmp_path):
     for k in range(3):
         paint(tmp_path / f"new/light/{k}.png", 190 + k)
@@ -209,7 +220,7 @@ def test_predictions_are_written_with_all_probabilities(run, trained, tmp_path, 
     rows = list(csv.DictReader(text.splitlines())) if suffix == "csv" else json.loads(text)
     assert len(rows) == 10
     for row in rows:
-        dark, light = float(row["dark"]), float(row["light"])
+        dark, light = float(row["p(dark)"]), float(row["p(light)"])
         assert dark + light == pytest.approx(1, abs=1e-5)
         assert row["class"] == ("dark" if dark > light else "light")
         assert float(row["probability"]) == max(dark, light)
@@ -245,7 +256,7 @@ def test_a_model_is_exported_and_predicts_the_same(run, trained, tmp_path):
 
     pixels, _ = decode_all(find_images(tmp_path / "photos/unlabeled"), 8, 3)
     (probs,) = session.run(None, {"images": pixels.numpy()})
-    assert probs[:, 0].tolist() == pytest.approx([row["dark"] for row in expected], abs=1e-4)
+    assert probs[:, 0].tolist() == pytest.approx([row["p(dark)"] for row in expected], abs=1e-4)
 
 
 def test_a_report_on_a_long_log_without_the_truth_is_written(run, photos, tmp_path):

@@ -89,3 +89,13 @@ def test_a_model_without_what_its_method_predicts_with_is_refused(run, tmp_path)
     else:
         with pytest.raises(AggMatchError, match=r"Cannot read .*model\.safetensors"):
             TrainedModel.load(folder.path)
+
+
+def test_a_model_with_values_that_are_not_finite_is_damaged(run, tmp_path):
+    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "damaged"))
+    saved = unpack(folder.model.read_bytes())
+    name = next(name for name, tensor in saved.tensors.items() if tensor.is_floating_point())
+    saved.tensors[name].flatten()[0] = float("nan")
+    folder.model.write_bytes(pack(saved))
+    with pytest.raises(AggMatchError, match=r"model\.safetensors is damaged: not all of its values are finite"):
+        TrainedModel.load(folder.path)

@@ -60,14 +60,19 @@ class Settings:
             object.__setattr__(self, name, checked(getattr(self, name), kind, name))
 
     @classmethod
-    def build(cls, values: Mapping[str, Any], sources: Mapping[str, str] | None = None, prefix: str = "") -> Self:
-        """Make the section from nested values; errors name the full dotted key and where its value came from."""
+    def build(
+        cls, values: Mapping[str, Any], sources: Mapping[str, str] | None = None, prefix: str = "", owner: str = ""
+    ) -> Self:
+        """Make the section from nested values; errors name the full dotted key and where its value came from.
+
+        owner: whose settings these are, where others have others.
+        """
         kinds, sources = field_types(cls), sources or {}
         arguments = {}
         for name, value in values.items():
             key = prefix + name
             if name not in kinds:
-                raise unknown("setting", key, (prefix + known for known in kinds), see="aggmatch list settings")
+                raise unknown("setting", key, (prefix + known for known in kinds), "aggmatch list settings", owner)
             kind = kinds[name]
             if is_section(kind) and not isinstance(value, Settings):
                 if not isinstance(value, Mapping):

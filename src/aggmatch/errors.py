@@ -11,9 +11,12 @@ class AggMatchError(Exception):
     """
 
 
-def unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> AggMatchError:
-    """The error for a name that is not among the known ones, with the closest match if there is one."""
+def unknown(kind: str, name: str, known: Iterable[str], see: str = "", owner: str = "") -> AggMatchError:
+    """The error for a name that is not among the known ones (of an owner), with the closest match if there is one."""
     known = sorted(known)
-    close = get_close_matches(name, known, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(known)}."
-    return AggMatchError(f"Unknown {kind} '{name}'.{hint}" + (f" See: {see}" if see else ""))
+    section = name[: name.rfind(".") + 1]  # that they share it makes no two names similar
+    close = get_close_matches(name.removeprefix(section), [other.removeprefix(section) for other in known], 1)
+    hint = f" Did you mean '{section}{close[0]}'?" if close else f" Known: {', '.join(known)}."
+    return AggMatchError(
+        f"Unknown {kind} '{name}'{f' of {owner}' if owner else ''}.{hint}" + (f" See: {see}" if see else "")
+    )

@@ -43,10 +43,16 @@ class TrainedModel:
         if not folder.model.exists():
             if folder.result():
                 raise AggMatchError(
-                    f"{run} has no {folder.model.name} any more, though its run finished. Copy it back, or train again."
+                    f"{run} has no {folder.model.name} any more, though its run finished. "
+                    f"Copy it back, or remove {folder.summary.name} and end the run once more with --resume."
                 )
             raise AggMatchError(f"{run} has no model yet: its run has not finished. Continue it with --resume.")
         saved = read_saved(folder.model)
+        if not all(tensor.isfinite().all() for tensor in saved.tensors.values() if tensor.is_floating_point()):
+            raise AggMatchError(
+                f"{folder.model} is damaged: not all of its values are finite. Copy it back, or remove it and "
+                f"{folder.summary.name} and end the run once more with --resume."
+            )
         device = choose_device(settings.runtime.device)
         with damage_named(folder.model):
             method, (network,) = rebuild(saved, settings, device, "network")

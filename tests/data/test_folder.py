@@ -43,6 +43,23 @@ def test_images_are_found_by_suffix_in_order_and_hidden_files_are_not(tmp_path):
     assert [file.relative_to(tmp_path).as_posix() for file in find_images(tmp_path)] == ["a.jpg", "b.PNG", "sub/c.webp"]
 
 
+def test_photos_of_other_formats_are_spoken_of(tmp_path):
+    for name in ("a.jpg", "IMG_2.HEIC", "IMG_1.heic", ".IMG_3.heic"):
+        (tmp_path / name).touch()
+    with pytest.warns(UserWarning, match=r"Left out: 2 photos in .*, such as .*IMG_1\.heic\. Convert them to JPEG\."):
+        assert [file.name for file in find_images(tmp_path)] == ["a.jpg"]
+
+
+def test_values_that_are_not_finite_do_not_darken_an_image(tmp_path):
+    values = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
+    values[0, 0] = np.inf
+    Image.fromarray(values).save(tmp_path / "inf.tif")
+    assert decode(tmp_path / "inf.tif", 8, 1).float().mean() > 100
+    Image.fromarray(np.full((8, 8), np.nan, dtype=np.float32)).save(tmp_path / "nan.tif")
+    with pytest.raises(ValueError, match="no finite value"):
+        decode(tmp_path / "nan.tif", 8, 1)
+
+
 def test_an_image_is_cut_to_a_square_about_its_centre(tmp_path):
     wide = np.zeros((10, 30, 3), dtype=np.uint8)
     wide[:, 10:20] = 255
@@ -137,6 +154,21 @@ def test_classes_in_train_and_beside_it_are_refused(flowers, tmp_path):
     paint(tmp_path / "daisy/1.png")
     with pytest.raises(AggMatchError, match="has both train and daisy: put all classes into .*train, or none of them."):
         read_folder(tmp_path, 16, 0.2)
+
+
+def test_a_file_that_cannot_be_read_is_not_held_out_for_testing(flowers):
+    held = [name for name in read_folder(flowers, 16, 0.2).test.names if name.startswith("tulip")]
+    (flowers / held[0]).write_bytes(b"")
+    with pytest.warns(UserWarning, match="1 of 19 files cannot be read"):
+        data = read_folder(flowers, 16, 0.2)
+    assert len(data.test) == 3
+    assert held[0] not in data.test.names
+
+
+def test_an_empty_folder_of_test_images_counts_as_none(flowers):
+    before = read_folder(flowers, 16, 0.2)
+    (flowers / "test/rose").mkdir(parents=True)
+    assert read_folder(flowers, 16, 0.2).test.names == before.test.names
 
 
 def test_images_in_no_class_folder_are_spoken_of(flowers):

@@ -62,7 +62,9 @@ def test_what_sets_the_cells_apart_cannot_be_set(tmp_path, key):
 
 
 def test_a_setting_that_a_method_does_not_have_names_the_row(tmp_path):
-    with pytest.raises(AggMatchError, match="In table main, Pseudo-Label: Unknown setting 'method.slots'"):
+    with pytest.raises(
+        AggMatchError, match="In table main, Pseudo-Label: Unknown setting 'method.slots' of pseudo_label"
+    ):
         reproduce.plan(TABLES["main"], [Layer("--set", {"method.slots": 512})], tmp_path)
 
 

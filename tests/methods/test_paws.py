@@ -256,7 +256,7 @@ def test_more_labelled_images_than_fit_at_once_are_all_remembered(prepared, monk
     whole = state.method.support.clone()
     assert torch.equal(state.method.support_labels, labeled.labels)
     assert not whole.requires_grad
-    monkeypatch.setattr("aggmatch.methods.paws.CHUNK", 4)
+    monkeypatch.setattr("aggmatch.methods.paws.images_at_once", lambda side: 4)
     state.method.support.zero_()
     state.method.prepare(state.online, labeled.pixels, labeled.labels)
     torch.testing.assert_close(state.method.support, whole)

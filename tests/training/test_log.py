@@ -60,3 +60,11 @@ def test_values_of_other_names_may_be_anything(tmp_path: Path):
 
 def test_lists_become_one_scalar_each():
     assert scalars({"step": 3, "loss": 0.5, "fill": [4, 5]}) == [("loss", 0.5), ("fill/0", 4), ("fill/1", 5)]
+
+
+def test_damaged_lines_are_left_out_on_resume_so_that_the_run_can_end(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n#"step": 2}\n{"step": 3}\n{"step": 4}\n')
+    with pytest.warns(UserWarning, match="has damaged lines, which are left out: 1 of 3."), Log(path, 36) as log:
+        log.write({"step": 5})
+    assert [record["step"] for record in read_log(path)] == [1, 3, 5]

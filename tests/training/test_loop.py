@@ -365,3 +365,22 @@ def test_a_model_of_other_networks_is_refused_in_one_sentence(finished: RunFolde
     with pytest.raises(AggMatchError, match="its tensors do not fit the networks of aggmatch 0") as caught:
         TrainedModel.load(other.path)
     assert len(str(caught.value)) < 300 + len(str(other.model))
+
+
+def test_a_snapshot_that_cannot_be_written_does_not_end_the_run(tmp_path: Path):
+    run = loop.start(quick(runtime__snapshots=[0.5]), tmp_path / "run")
+    run.folder.snapshots.write_text("a file where a folder should be")
+    with pytest.warns(UserWarning, match="A snapshot for analyses is missing"):
+        complete(run)
+    assert run.folder.model.exists()
+
+
+def test_another_method_is_refused_by_its_name_on_resume(finished: RunFolder, tmp_path: Path):
+    copy = RunFolder(shutil.copytree(finished.path, tmp_path / "copy"))
+    with pytest.raises(AggMatchError, match=r"method\.name was '.*', now 'paws'\. Start a new run"):
+        loop.resume(copy.path, {"method.name": "paws"})
+
+
+def test_a_folder_in_which_another_process_began_a_run_meanwhile_is_named_as_such(finished: RunFolder):
+    with pytest.raises(AggMatchError, match="holds a run already"):
+        finished.create(b"split", {})

@@ -73,8 +73,8 @@ def test_every_recipe_is_of_a_known_method():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"method__tau": 1}, "Unknown setting 'method.tau'"),
-        ({"optim__rl": 1}, "Unknown setting 'optim.rl'. Did you mean 'optim.lr'?"),
+        ({"method__tau": 1}, "Unknown setting 'method.tau' of aggmatch. Known: method.class_balanced"),
+        ({"optim__momentun": 1}, "Unknown setting 'optim.momentun'. Did you mean 'optim.momentum'?"),
         ({"trian__steps": 1}, "Unknown setting 'trian'. Did you mean 'train'?"),
         ({"train__steps": 0}, "train.steps must be in [1, 16777216], got 0 (from the test)."),
         ({"method__threshold": 1.5}, "method.threshold must be in [0, 1], got 1.5 (from the test)."),

@@ -185,6 +185,8 @@ VIEWS: dict[str, Callable[[Augmenter, Tensor, torch.Generator], Tensor]] = {
 
 def check_images(images: Tensor) -> None:
     """Refuse what the views cannot take, in words."""
+    if not isinstance(images, Tensor):
+        raise AggMatchError(f"Images must be a tensor of torch, got {type(images).__name__}.")
     shape = tuple(images.shape)
     if images.dtype != torch.uint8 or len(shape) != 4 or shape[1] not in (1, 3) or shape[2] != shape[3]:
         kind = str(images.dtype).removeprefix("torch.")

@@ -45,11 +45,12 @@ def predict(
         rows.append([str(file), model.classes[best], *(round(p, 6) for p in [float(probs[best]), *shown.tolist()])])
     if not rows:
         raise AggMatchError(f"No image could be read in {', '.join(map(str, images))}.")
-    table = Table(["file", "class", "probability", *(model.classes if all_ else [])], rows)
+    each = [f"p({name})" for name in model.classes] if all_ else []  # a class may be called "file"
+    table = Table(["file", "class", "probability", *each], rows)
     if out is None:
         stdout.print(table.rich())
     else:
-        text = table.csv() if out.suffix == ".csv" else table.json() + "\n"
+        text = table.csv() if out.suffix.lower() == ".csv" else table.json() + "\n"
         write_atomically(out, text.encode(errors="surrogateescape"))  # names of files may be any bytes
         say(f"{len(rows)} of {len(files)} images: {out}")
 
@@ -79,9 +80,9 @@ def check_out(out: Path, run: Path, formats: tuple[str, ...]) -> None:
     """Refuse a file of another kind, one of the run's own, and one that cannot be written, before any work is done."""
     from aggmatch.files import check_writable, make_folder
 
-    if out.suffix not in formats:
+    if out.suffix.lower() not in formats:
         raise AggMatchError(f"--out must end in {' or '.join(formats)}, got {out}.")
-    if out.suffix == ".json" and out.resolve().parent == run.resolve():
+    if out.suffix.lower() == ".json" and out.resolve().parent == run.resolve():
         raise AggMatchError(f"--out must not be a JSON file in the run's own folder, got {out}.")
     make_folder(out.parent)
     check_writable(out)

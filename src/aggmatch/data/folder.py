@@ -23,6 +23,8 @@ from aggmatch.errors import AggMatchError
 from aggmatch.tables import plural
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+FOREIGN = (".avif", ".cr2", ".dng", ".heic", ".heif", ".jxl", ".nef")
+"""Photos that are not read, of which one word is said."""
 UNLABELED, TRAIN = ("unlabeled", "unlabelled"), ("train",)
 TEST = ("test", "val", "valid", "validation")
 """Names of folders that are not classes, in any case; of several with test images the first counts."""
@@ -49,10 +51,15 @@ def find_images(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise error
 
-    found = []
+    found, foreign = [], []
     for place, folders, files in os.walk(folder, onerror=refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [Path(place, name) for name in files if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
+        seen = [Path(place, name) for name in files if not name.startswith(".")]
+        found += [file for file in seen if file.suffix.lower() in SUFFIXES]
+        foreign += [file for file in seen if file.suffix.lower() in FOREIGN]
+    if foreign:
+        count = plural(len(foreign), "photo")
+        warnings.warn(f"Left out: {count} in {folder}, such as {min(foreign)}. Convert them to JPEG.", stacklevel=2)
     return sorted(found)
 
 
@@ -68,6 +75,9 @@ def decode(file: Path, side: int, channels: int) -> Tensor:
         upright = ImageOps.exif_transpose(image)
         if upright.mode[0] in "IF":  # more than 8 bits, of which Pillow would cut off what is above 255
             values = np.asarray(upright, dtype=np.float64)
+            values = np.where(np.isfinite(values), values, np.nan)
+            if np.isnan(values).all():
+                raise ValueError("it has no finite value")
             low, high = np.nanmin(values), np.nanmax(values)
             scaled = np.nan_to_num((values - low) / (high - low or 1))
             upright = Image.fromarray((255 * scaled).astype(np.uint8))
@@ -116,17 +126,19 @@ def read_folder(path: Path, side: int, holdout: float) -> DataSet:
         raise AggMatchError(f"There is no folder {path}. Name one with images, or a data set of `aggmatch list data`.")
     root = next(iter(special(path, TRAIN)), path)
     classes = class_names(path, root)
-    train = list_labeled(root, classes)
+    items = list_labeled(root, classes)
     unlabeled = [folder for place in dict.fromkeys([root, path]) for folder in special(place, UNLABELED)]
-    train += [Labeled(file, UNKNOWN) for folder in unlabeled for file in find_images(folder)]
+    items += [Labeled(file, UNKNOWN) for folder in unlabeled for file in find_images(folder)]
     warn_of_loose_images(path, root)
-    if given := sorted(special(path, TEST), key=lambda folder: TEST.index(folder.name.lower())):
-        test = list_known(given[0], classes, str(root))
+    train, items = read_images(items, path, side)
+    given = sorted(special(path, TEST), key=lambda folder: TEST.index(folder.name.lower()))
+    if given and (tests := list_known(given[0], classes, str(root))):
+        test, _ = read_images(tests, path, side)
     else:
-        held = held_out(train, root, holdout)
-        test = [item for item in train if item in held]
-        train = [item for item in train if item not in held]
-    data = DataSet(str(path), read_images(train, path, side), read_images(test, path, side), classes, mirror=True)
+        held = held_out(items, root, holdout)
+        test = train.take([position for position, item in enumerate(items) if item in held])
+        train = train.take([position for position, item in enumerate(items) if item not in held])
+    data = DataSet(str(path), train, test, classes, mirror=True)
     untested = sorted(set(range(len(classes))) - set(data.test.labels.tolist()))
     if untested:
         raise AggMatchError(
@@ -196,7 +208,7 @@ def read_labeled(folder: Path, classes: Sequence[str], side: int, channels: int)
     """The images of FOLDER/CLASS/ for some or all of a model's classes."""
     if not folder.is_dir():
         raise AggMatchError(f"There is no folder {folder}. Name one with a folder of images for each class.")
-    images = read_images(list_known(folder, classes, "the model"), folder, side, channels)
+    images, _ = read_images(list_known(folder, classes, "the model"), folder, side, channels)
     if not len(images):
         raise AggMatchError(f"{folder} has no image of a class: put them into {folder / classes[0]} and so on.")
     return images
@@ -212,12 +224,12 @@ def held_out(items: Sequence[Labeled], root: Path, share: float) -> set[Labeled]
     return chosen
 
 
-def read_images(items: Sequence[Labeled], path: Path, side: int, channels: int = 3) -> Images:
-    """The readable ones of these images, called by their files below `path`."""
+def read_images(items: Sequence[Labeled], path: Path, side: int, channels: int = 3) -> tuple[Images, list[Labeled]]:
+    """The images of the files that can be read, called by their names below `path`; and these files."""
     pixels, kept = decode_all([item.file for item in items], side, channels)
     readable = [items[position] for position in kept]
     labels = torch.tensor([item.label for item in readable], dtype=torch.int64)
-    return Images(pixels, labels, tuple(name_below(path, item.file) for item in readable))
+    return Images(pixels, labels, tuple(name_below(path, item.file) for item in readable)), readable
 
 
 def name_below(folder: Path, file: Path) -> str:

@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -45,6 +45,12 @@ class Images:
     def to(self, device: torch.device | str) -> Self:
         """The same images on `device`."""
         return type(self)(self.pixels.to(device), self.labels.to(device), self.names)
+
+    def take(self, positions: Sequence[int]) -> Self:
+        """Some of the images, in the given order."""
+        index = torch.tensor(positions, dtype=torch.int64)
+        names = tuple(self.names[position] for position in positions) if self.names else ()
+        return replace(self, pixels=self.pixels[index], labels=self.labels[index], names=names)
 
     def call(self, index: int) -> str:
         """What an image is called, or else its number."""

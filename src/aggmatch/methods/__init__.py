@@ -39,7 +39,10 @@ def _load_foreign(name: str) -> type[Method[Any]]:
     try:
         method = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise AggMatchError(f"Cannot load method '{name}': {error}. It is written as module:Class.") from error
+        raise AggMatchError(
+            f"Cannot load method '{name}': {error}. It is written as module:Class, and the module must lie in the "
+            f"working directory or on PYTHONPATH."
+        ) from error
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise AggMatchError(f"Cannot load method '{name}': {class_name} is not a subclass of aggmatch.Method.")
     return method

@@ -50,6 +50,8 @@ class RunFolder:
             occupied = any(path != self.split or path.read_bytes() != split for path in self.path.iterdir())
         except OSError as error:
             raise AggMatchError(f"Cannot use {self.path} for a run: {error.strerror}. Choose another --out.") from error
+        if self.holds_run:  # another process was quicker
+            raise AggMatchError(f"{self.path} holds a run already. Continue it with --resume, or choose another --out.")
         if occupied:
             raise AggMatchError(f"{self.path} is not empty and holds no run. Choose another --out.")
         write_atomically(self.split, split)

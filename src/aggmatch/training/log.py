@@ -45,9 +45,22 @@ class Log:
                     f"{path} is shorter than when the checkpoint was written; the missing records are lost.",
                     stacklevel=2,
                 )
-            self.file.truncate(whole_lines(path.read_bytes()[:position]))
+            kept = path.read_bytes()[:position]
+            self.file.truncate(whole_lines(kept))
+            self.leave_out_damaged(kept[: whole_lines(kept)])
         except OSError as error:
             raise AggMatchError(f"Cannot write {path}: {error.strerror}.") from error
+
+    def leave_out_damaged(self, kept: bytes) -> None:
+        """Write the lines again without those that cannot be read, at which the end of the run would fail."""
+        lines = kept.splitlines(keepends=True)
+        readable = [line for line in lines if is_record(line)]
+        if len(readable) < len(lines):
+            count = len(lines) - len(readable)
+            warnings.warn(f"{self.path} has damaged lines, which are left out: {count} of {len(lines)}.", stacklevel=3)
+            self.file.truncate(0)
+            self.file.write(b"".join(readable))
+            self.file.flush()
 
     def __enter__(self) -> Self:
         return self
@@ -80,6 +93,15 @@ class Log:
         if self.writer:
             for name, value in scalars(record):
                 self.writer.add_scalar(name, value, record["step"])
+
+
+def is_record(line: bytes) -> bool:
+    """Whether a line of the metrics can be read."""
+    try:
+        require(json.loads(line.decode()), Record, "it")
+    except (ValueError, RecursionError, AggMatchError):
+        return False
+    return True
 
 
 def whole_lines(data: bytes) -> int:

@@ -4,6 +4,7 @@ import math
 import platform
 import signal
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import torch
 
 import aggmatch
 from aggmatch.augment import check_images
-from aggmatch.config import Changes, differences
+from aggmatch.config import Changes, as_layers, differences
 from aggmatch.data import DataSet, Images, Split, is_folder, load_for, locate, make_split
 from aggmatch.devices import choose_device, hardware
 from aggmatch.errors import AggMatchError
@@ -161,8 +162,11 @@ class Run:
 
     def keep_snapshot(self) -> None:
         """Write networks and method as they are now, for analyses; nothing of it is needed to go on."""
-        self.folder.snapshots.mkdir(exist_ok=True)
-        write_atomically(self.folder.snapshot(self.state.steps_done), pack(self.state.snapshot(**self.facts())))
+        try:
+            self.folder.snapshots.mkdir(exist_ok=True)
+            write_atomically(self.folder.snapshot(self.state.steps_done), pack(self.state.snapshot(**self.facts())))
+        except (OSError, AggMatchError) as error:
+            warnings.warn(f"A snapshot for analyses is missing: {error}", stacklevel=2)
 
     def facts(self) -> dict[str, Any]:
         """What it takes to rebuild the networks without the data."""
@@ -339,6 +343,13 @@ def check_data(data: DataSet, settings: RunSettings) -> None:
 
 def resumed_settings(folder: RunFolder, changes: Changes) -> RunSettings:
     """Settings of the run in a folder with `changes`, which are refused if they touch what it computes."""
+    method = folder.settings().method_name
+    asked = [layer.values["method.name"] for layer in as_layers(changes) if "method.name" in layer.values]
+    if asked and asked[-1] != method:  # said before the settings of one method meet the other
+        raise AggMatchError(
+            f"Cannot resume {folder.path}: method.name was {method!r}, now {asked[-1]!r}. Start a new run with another "
+            f"--out, or drop the change."
+        )
     settings = folder.settings(changes)
     differing = differences(folder.settings().to_dict(), settings.to_dict())
     changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
@@ -369,6 +380,8 @@ def signals() -> Iterator[list[int]]:
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and sys.stderr.isatty():
+            print("\nStopping after this step; Ctrl-C again stops at once, without saving.", file=sys.stderr)
         received.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

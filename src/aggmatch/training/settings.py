@@ -139,5 +139,5 @@ def build(values: Mapping[str, Any], sources: Mapping[str, str], method_name: st
     """Settings from nested values, checked."""
     values = dict(values)
     method_values = {key: value for key, value in dict(values.pop("method", {})).items() if key != "name"}
-    method = load_method(method_name).config_type.build(method_values, sources, "method.")
+    method = load_method(method_name).config_type.build(method_values, sources, "method.", method_name)
     return RunSettings.build({**values, "method_name": method_name, "method": method}, sources)
