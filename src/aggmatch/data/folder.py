@@ -123,7 +123,10 @@ def read_folder(path: Path, side: int, holdout: float) -> DataSet:
     their names: whoever adds images turns hardly any training image into a test image.
     """
     if not path.is_dir():
-        raise AggMatchError(f"There is no folder {path}. Name one with images, or a data set of `aggmatch list data`.")
+        raise AggMatchError(
+            f"There is no folder {path}. Name one with images, or a data set of `aggmatch list data`; where the images "
+            f"of a run have moved: aggmatch train NEW/PLACE --resume --out RUN"
+        )
     root = next(iter(special(path, TRAIN)), path)
     classes = class_names(path, root)
     items = list_labeled(root, classes)
