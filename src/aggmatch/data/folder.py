@@ -24,7 +24,7 @@ from aggmatch.tables import plural
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 FOREIGN = (".avif", ".cr2", ".dng", ".heic", ".heif", ".jxl", ".nef")
-"""Photos that are not read, of which one word is said."""
+"""Photos that are not read; a warning counts them."""
 UNLABELED, TRAIN = ("unlabeled", "unlabelled"), ("train",)
 TEST = ("test", "val", "valid", "validation")
 """Names of folders that are not classes, in any case; of several with test images the first counts."""

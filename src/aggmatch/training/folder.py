@@ -40,6 +40,11 @@ class RunFolder:
         """The snapshot taken after a step."""
         return self.snapshots / f"step-{step:08d}.safetensors"
 
+    def check_free(self) -> None:
+        """Refuse to begin a second run in the folder."""
+        if self.holds_run:
+            raise AggMatchError(f"{self.path} holds a run already. Continue it with --resume, or choose another --out.")
+
     def create(self, split: bytes, config: Mapping[str, Any]) -> None:
         """Begin a run in the folder; refuse one that holds anything else.
 
@@ -50,8 +55,7 @@ class RunFolder:
             occupied = any(path != self.split or path.read_bytes() != split for path in self.path.iterdir())
         except OSError as error:
             raise AggMatchError(f"Cannot use {self.path} for a run: {error.strerror}. Choose another --out.") from error
-        if self.holds_run:  # another process was quicker
-            raise AggMatchError(f"{self.path} holds a run already. Continue it with --resume, or choose another --out.")
+        self.check_free()  # another process may have been quicker
         if occupied:
             raise AggMatchError(f"{self.path} is not empty and holds no run. Choose another --out.")
         write_atomically(self.split, split)

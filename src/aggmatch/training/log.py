@@ -9,6 +9,7 @@ from typing import Any, NotRequired, Self, TypedDict
 
 from aggmatch.config import Natural
 from aggmatch.errors import AggMatchError
+from aggmatch.files import write_atomically
 from aggmatch.shapes import require
 
 
@@ -39,28 +40,21 @@ class Log:
         self.path = path
         self.writer = summary_writer(tensorboard, step) if tensorboard else None
         try:
-            self.file = path.open("ab")
-            if self.position < position:
+            written = path.read_bytes() if path.exists() else b""
+            if len(written) < position:
                 warnings.warn(
                     f"{path} is shorter than when the checkpoint was written; the missing records are lost.",
                     stacklevel=2,
                 )
-            kept = path.read_bytes()[:position]
-            self.file.truncate(whole_lines(kept))
-            self.leave_out_damaged(kept[: whole_lines(kept)])
+            lines = [line for line in written[:position].splitlines(keepends=True) if line.endswith(b"\n")]
+            readable = [line for line in lines if is_record(line)]  # at others, the end of the run would fail
+            if lost := len(lines) - len(readable):
+                warnings.warn(f"{path} has damaged lines, which are left out: {lost} of {len(lines)}.", stacklevel=2)
+            if (kept := b"".join(readable)) != written:
+                write_atomically(path, kept)
+            self.file = path.open("ab")
         except OSError as error:
             raise AggMatchError(f"Cannot write {path}: {error.strerror}.") from error
-
-    def leave_out_damaged(self, kept: bytes) -> None:
-        """Write the lines again without those that cannot be read, at which the end of the run would fail."""
-        lines = kept.splitlines(keepends=True)
-        readable = [line for line in lines if is_record(line)]
-        if len(readable) < len(lines):
-            count = len(lines) - len(readable)
-            warnings.warn(f"{self.path} has damaged lines, which are left out: {count} of {len(lines)}.", stacklevel=3)
-            self.file.truncate(0)
-            self.file.write(b"".join(readable))
-            self.file.flush()
 
     def __enter__(self) -> Self:
         return self
@@ -102,11 +96,6 @@ def is_record(line: bytes) -> bool:
     except (ValueError, RecursionError, AggMatchError):
         return False
     return True
-
-
-def whole_lines(data: bytes) -> int:
-    """Length of the lines that are whole."""
-    return data.rfind(b"\n") + 1
 
 
 def summary_writer(folder: Path, step: int) -> Any:

@@ -274,8 +274,7 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     Data and split are read first, so a mistake there leaves no folder behind.
     """
     folder = RunFolder(Path(out))
-    if folder.holds_run:
-        raise AggMatchError(f"{out} holds a run already. Continue it with --resume, or choose another --out.")
+    folder.check_free()
     device = choose_device(settings.runtime.device)
     if data is None:
         settings = located(settings)
@@ -343,16 +342,15 @@ def check_data(data: DataSet, settings: RunSettings) -> None:
 
 def resumed_settings(folder: RunFolder, changes: Changes) -> RunSettings:
     """Settings of the run in a folder with `changes`, which are refused if they touch what it computes."""
-    method = folder.settings().method_name
-    asked = [layer.values["method.name"] for layer in as_layers(changes) if "method.name" in layer.values]
-    if asked and asked[-1] != method:  # said before the settings of one method meet the other
-        raise AggMatchError(
-            f"Cannot resume {folder.path}: method.name was {method!r}, now {asked[-1]!r}. Start a new run with another "
-            f"--out, or drop the change."
-        )
-    settings = folder.settings(changes)
-    differing = differences(folder.settings().to_dict(), settings.to_dict())
-    changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
+    settings = stored = folder.settings()
+    asked = {key: value for layer in as_layers(changes) for key, value in layer.values.items()}
+    method = asked.get("method.name", stored.method_name)
+    if method != stored.method_name:  # to which the settings of the other would be unknown
+        changed = {"method.name": (stored.method_name, method)}
+    else:
+        settings = folder.settings(changes)
+        differing = differences(stored.to_dict(), settings.to_dict())
+        changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
     places = changed.get("data.name")
     if places and all(map(is_folder, places)):  # whether the images are the same, the split tells
         del changed["data.name"]
