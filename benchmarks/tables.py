@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from aggmatch.experiments.bench.report import tables
+from aggmatch.bench.report import tables
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:

@@ -9,8 +9,8 @@ from hypothesis import settings
 from aggmatch import cli, console
 from aggmatch.config import Layer
 from aggmatch.data import DataSet, Images, Split
-from aggmatch.training.settings import RunSettings, resolve
-from aggmatch.training.state import TrainState
+from aggmatch.settings import RunSettings, resolve
+from aggmatch.training.trainer import Trainer
 
 # A busy machine is no bug.
 settings.register_profile("unhurried", deadline=None)
@@ -73,8 +73,8 @@ def toy_settings(method: str = "aggmatch", **changes: object) -> RunSettings:
 def toy_state(toy_data: DataSet, toy_split: Split):
     """Makes the training state of a method on the toy data."""
 
-    def make(method: str = "aggmatch", **changes: object) -> TrainState:
-        return TrainState(toy_settings(method, **changes), toy_data, toy_split, torch.device("cpu"))
+    def make(method: str = "aggmatch", **changes: object) -> Trainer:
+        return Trainer(toy_settings(method, **changes), toy_data, toy_split, torch.device("cpu"))
 
     return make
 

@@ -7,34 +7,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aggmatch.aggregation import Aggregate, Memory, aggregate
     from aggmatch.config import Layer, Settings
     from aggmatch.data import DataSet, Images, Split, draw_split, load
     from aggmatch.errors import AggMatchError
     from aggmatch.evaluation import Evaluation, evaluate
     from aggmatch.functional import PseudoLabels
-    from aggmatch.inference import TrainedModel
+    from aggmatch.inference.model import TrainedModel
     from aggmatch.methods import Batch, Method, Problem, StepResult, Views, load_method
+    from aggmatch.methods.aggmatch.aggregation import Aggregate, Memory, aggregate
+    from aggmatch.methods.aggmatch.queue import ClassBalancedQueue
     from aggmatch.models import Network, Output, build_network
-    from aggmatch.queue import ClassBalancedQueue
-    from aggmatch.training.loop import Run, Stopped, resume, start
-    from aggmatch.training.settings import RunSettings, resolve
+    from aggmatch.settings import RunSettings, resolve
+    from aggmatch.training.run import Run, Stopped, resume, start
 
 __version__ = "0.1.0"
 
 _MODULES = {
-    "aggmatch.aggregation": ("Aggregate", "Memory", "aggregate"),
+    "aggmatch.methods.aggmatch.aggregation": ("Aggregate", "Memory", "aggregate"),
     "aggmatch.config": ("Layer", "Settings"),
     "aggmatch.data": ("DataSet", "Images", "Split", "draw_split", "load"),
     "aggmatch.errors": ("AggMatchError",),
     "aggmatch.evaluation": ("Evaluation", "evaluate"),
     "aggmatch.functional": ("PseudoLabels",),
-    "aggmatch.inference": ("TrainedModel",),
+    "aggmatch.inference.model": ("TrainedModel",),
     "aggmatch.methods": ("Batch", "Method", "Problem", "StepResult", "Views", "load_method"),
     "aggmatch.models": ("Network", "Output", "build_network"),
-    "aggmatch.queue": ("ClassBalancedQueue",),
-    "aggmatch.training.loop": ("Run", "Stopped", "resume", "start"),
-    "aggmatch.training.settings": ("RunSettings", "resolve"),
+    "aggmatch.methods.aggmatch.queue": ("ClassBalancedQueue",),
+    "aggmatch.training.run": ("Run", "Stopped", "resume", "start"),
+    "aggmatch.settings": ("RunSettings", "resolve"),
 }
 
 __all__ = [

@@ -8,7 +8,7 @@ import pytest
 from aggmatch.data import SOURCES, is_folder, load, sources
 from aggmatch.data.cifar import CIFAR10, CIFAR10_ARCHIVE, read_cifar
 from aggmatch.errors import AggMatchError
-from aggmatch.training.settings import resolve
+from aggmatch.settings import resolve
 
 
 def refusal(name: str, folder: Path, **options) -> str:

@@ -37,7 +37,7 @@ def test_a_data_set_in_memory_trains_resumes_and_predicts_files(tmp_path, monkey
 
 def test_the_exported_file_is_read_as_shown(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
-    from aggmatch.export import to_onnx
+    from aggmatch.inference.export import to_onnx
 
     monkeypatch.chdir(tmp_path)
     exec(example("aggmatch.DataSet"), {})

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import typer.main
 
+from aggmatch.bench.report import Growth
 from aggmatch.cli import app
 from aggmatch.config import Layer, describe, read_assignment, read_file
 from aggmatch.data import SOURCES
 from aggmatch.experiments import compare, reproduce
-from aggmatch.experiments.bench.report import Growth
 from aggmatch.experiments.paper import find_table
 from aggmatch.methods import known_methods, load_method
-from aggmatch.training.settings import RunSettings, resolve
+from aggmatch.settings import RunSettings, resolve
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -9,7 +9,7 @@ from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments import compare
 from aggmatch.experiments.compare import Comparison
-from aggmatch.experiments.runs import train_in_turn
+from aggmatch.experiments.planned import train_in_turn
 
 QUICK = {"model.name": "small-4", "train.steps": 6, "train.batch": 10, "train.unlabeled_ratio": 2}
 

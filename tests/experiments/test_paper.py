@@ -1,14 +1,14 @@
 import pytest
 import torch
 
+from aggmatch.bench.step import stand_in
 from aggmatch.config import Layer
 from aggmatch.data import SOURCES
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments import paper
-from aggmatch.experiments.bench.step import stand_in
 from aggmatch.experiments.paper import TABLES, Cell, Figure, find_table, grid
-from aggmatch.training.settings import resolve
-from aggmatch.training.state import TrainState
+from aggmatch.settings import resolve
+from aggmatch.training.trainer import Trainer
 
 CELLS = [(table, cell) for table in TABLES.values() for cell in table.cells]
 
@@ -77,7 +77,7 @@ def test_names_and_places_are_unique():
 @pytest.mark.parametrize(("table", "cell"), CELLS, ids=[f"{table.name}-{c.row}-{c.column}" for table, c in CELLS])
 def test_every_cell_can_be_trained(table, cell):
     settings = resolve([Layer("the cell", cell.settings), Layer("the test", {"model.name": "small-4"})])
-    state = TrainState(settings, *stand_in(settings, 2000), torch.device("cpu"))
+    state = Trainer(settings, *stand_in(settings, 2000), torch.device("cpu"))
     assert len(state.labels) == cell.settings["data.labels"]
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import aggmatch
-from aggmatch.experiments import outlook, paper
-from aggmatch.experiments.children import AtOnce
-from aggmatch.training.state import TrainState
+from aggmatch.experiments import estimate as outlook
+from aggmatch.experiments import paper
+from aggmatch.experiments.parallel import AtOnce
+from aggmatch.training.trainer import Trainer
 
 STORED = Path(__file__).parents[2] / "results/cifar10-40.jsonl"
 
@@ -179,7 +180,7 @@ def test_unfinished_runs_are_counted_when_they_are_kept(run, plan, pretend):
 
 
 def test_a_run_that_fails_is_reported_and_the_table_shows_the_others(run, monkeypatch):
-    step = TrainState.step
+    step = Trainer.step
 
     def failing(state):
         step(state)
@@ -187,7 +188,7 @@ def test_a_run_that_fails_is_reported_and_the_table_shows_the_others(run, monkey
             values = {name: state.step_counter * float("nan") for name in state.meters.names}
             state.meters.add(values, state.step_counter)
 
-    monkeypatch.setattr(TrainState, "step", failing)
+    monkeypatch.setattr(Trainer, "step", failing)
     code, out, err = run("reproduce", "tiny", "--methods", "supervised", "--labels", "10")
     assert code == 2
     assert "† 1 fold of 4 steps" in out
@@ -198,14 +199,14 @@ def test_a_run_that_fails_is_reported_and_the_table_shows_the_others(run, monkey
 
 
 def test_a_signal_ends_it_and_says_how_to_go_on(run, monkeypatch):
-    step = TrainState.step
+    step = Trainer.step
 
     def interrupted(state):
         step(state)
         if state.steps_done == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(TrainState, "step", interrupted)
+    monkeypatch.setattr(Trainer, "step", interrupted)
     code, _, err = run("reproduce", "tiny", "--labels", "10")
     assert code == 128 + signal.SIGINT
     assert err == "Stopped and saved at step 2. Continue: the same command\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from aggmatch.experiments import reproduce
 from aggmatch.experiments.paper import TABLES
-from aggmatch.experiments.results import Result
+from aggmatch.runs.results import Result
 
 PAGE = (Path(__file__).parents[2] / "docs/reproduce.md").read_text()
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.interpreter import check_under_interpreter, device, on_gpu, outside, runnable
 
-from aggmatch.aggregation import EMPTY, Memory, aggregate, fused_sums, reference_sums
+from aggmatch.methods.aggmatch.aggregation import EMPTY, Memory, aggregate, fused_sums, reference_sums
 
 pytest.importorskip("triton")
 

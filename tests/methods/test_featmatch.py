@@ -7,11 +7,11 @@ from tests.models.test_heads import linear, refined_by_hand
 
 from aggmatch.config import ConfigError, Layer
 from aggmatch.evaluation import evaluate
-from aggmatch.inference import TrainedModel
+from aggmatch.inference.model import TrainedModel
 from aggmatch.methods import Problem, Views
 from aggmatch.methods.featmatch import Config, FeatMatch, Records, cosine_clusters, group_means
-from aggmatch.training import loop
-from aggmatch.training.settings import resolve
+from aggmatch.settings import resolve
+from aggmatch.training import run as loop
 
 PROBLEM = Problem(classes=2, features=3, labels=4, images=20)
 

@@ -7,7 +7,7 @@ import torch
 
 from aggmatch.config import Layer
 from aggmatch.functional import interleave
-from aggmatch.training.settings import resolve
+from aggmatch.settings import resolve
 
 
 def train(state, steps):

@@ -9,12 +9,12 @@ from aggmatch.config import Layer
 from aggmatch.data import SOURCES, Images
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import evaluate
-from aggmatch.inference import TrainedModel
+from aggmatch.inference.model import TrainedModel
 from aggmatch.methods import Batch, Views
 from aggmatch.methods.paws import PAWS, Config, soft_neighbors
 from aggmatch.models import Network
-from aggmatch.training import loop
-from aggmatch.training.settings import resolve
+from aggmatch.settings import resolve
+from aggmatch.training import run as loop
 
 CONFIG = Config(
     support_views=2,

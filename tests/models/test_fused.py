@@ -170,7 +170,7 @@ def test_in_bfloat16_moments_are_those_of_the_sum_as_it_is_written():
 @pytest.mark.parametrize("learned", [2, 5])
 def test_the_gradient_of_some_images_is_that_of_the_plain_norm(learned):
     from aggmatch.kernels import norm as kernels
-    from aggmatch.models.partial import BatchNorm
+    from aggmatch.models.target_only import BatchNorm
 
     torch.manual_seed(0)
     x, gradient = (torch.randn(6, 16, 5, 5, device=device).to(memory_format=torch.channels_last) for _ in range(2))

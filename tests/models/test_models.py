@@ -5,7 +5,7 @@ import torch
 
 from aggmatch.errors import AggMatchError
 from aggmatch.models import Network, build_network, frozen_statistics, images_at_once, parameter_count
-from aggmatch.models.partial import leaky_relu
+from aggmatch.models.target_only import leaky_relu
 from aggmatch.models.wide_resnet import Block
 
 

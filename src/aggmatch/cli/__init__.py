@@ -3,12 +3,12 @@
 import sys
 from typing import NoReturn
 
-from aggmatch.cli import training, inference, experiments, analysis, bench  # isort: skip - the order of commands in the help
+from aggmatch.cli import train, inference, experiments, report, bench  # isort: skip - the order of commands in the help
 from aggmatch.cli.app import app
 from aggmatch.cli.streams import print_plainly
 from aggmatch.errors import AggMatchError
 
-__all__ = ["analysis", "app", "bench", "experiments", "inference", "main", "training"]
+__all__ = ["app", "bench", "experiments", "inference", "main", "report", "train"]
 
 
 def main() -> None:

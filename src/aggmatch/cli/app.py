@@ -10,7 +10,7 @@ from aggmatch import __version__
 from aggmatch.config import Layer, read_assignment, read_file
 
 if TYPE_CHECKING:
-    from aggmatch.training.loop import Run
+    from aggmatch.training.run import Run
 
 app = typer.Typer(
     help="Image classification with very few labels: AggMatch and its peers under one honest protocol.",
@@ -70,7 +70,7 @@ def listed(text: str | None) -> list[str]:
 def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> None:
     """Train with a live display; a signal becomes a sentence and the usual exit code."""
     from aggmatch.console import follow, say
-    from aggmatch.training.loop import Stopped
+    from aggmatch.training.run import Stopped
 
     try:
         follow(

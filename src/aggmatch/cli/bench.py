@@ -42,10 +42,10 @@ def bench(
 
     from json import dumps
 
+    from aggmatch.bench import report
+    from aggmatch.bench.timing import Effort
     from aggmatch.console import say, stdout
     from aggmatch.devices import choose_device
-    from aggmatch.experiments.bench import report
-    from aggmatch.experiments.bench.timing import Effort
     from aggmatch.files import write_atomically
     from aggmatch.methods import known_methods
 

@@ -24,9 +24,9 @@ from aggmatch.cli.app import (
 from aggmatch.errors import AggMatchError
 
 if TYPE_CHECKING:
-    from aggmatch.experiments.children import Event
-    from aggmatch.experiments.results import Result
-    from aggmatch.experiments.runs import PlannedRun
+    from aggmatch.experiments.parallel import Event
+    from aggmatch.experiments.planned import PlannedRun
+    from aggmatch.runs.results import Result
 
 
 @app.command()
@@ -113,7 +113,8 @@ def reproduce(
     }
 
     from aggmatch.console import say, stdout
-    from aggmatch.experiments import beside, paper
+    from aggmatch.experiments import paper
+    from aggmatch.experiments import paper_comparison as beside
     from aggmatch.experiments import reproduce as experiment
     from aggmatch.tables import plural
 
@@ -128,7 +129,7 @@ def reproduce(
         for line in [*left_out, f"In this table: {len(filled.used)} of {plural(len(stored), 'stored run')}."]:
             say(line, error=True)
     elif dry_run:
-        from aggmatch.experiments.outlook import estimate, find_paces, outlook
+        from aggmatch.experiments.estimate import estimate, find_paces, outlook
 
         stdout.print(outlook(plan).rich())
         if any(not run.finished for run in plan.runs) and (paces := find_paces(plan.runs, partial(say, error=True))):
@@ -158,7 +159,7 @@ def numbers(option: str, text: str | None) -> list[int]:
 def read_stored(paths: list[Path]) -> "list[Result]":
     """Results of several files, each run once; a word on lines that are none."""
     from aggmatch.console import say
-    from aggmatch.experiments.results import read_results
+    from aggmatch.runs.results import read_results
     from aggmatch.tables import plural
 
     found: dict[str, Result] = {}
@@ -176,8 +177,8 @@ def train_all(runs: "list[PlannedRun]", at_once: int, *, quiet: bool) -> int:
     A signal ends the command with its usual code.
     """
     from aggmatch.console import say
-    from aggmatch.experiments.children import AtOnce
-    from aggmatch.experiments.runs import Failure, train_in_turn
+    from aggmatch.experiments.parallel import AtOnce
+    from aggmatch.experiments.planned import Failure, train_in_turn
 
     follow = lambda run, title: follow_run(run, quiet=quiet, title=title, again="the same command")  # noqa: E731
     training = AtOnce(runs, at_once)
@@ -231,7 +232,7 @@ def results_(
     steps = numbers("--at", at)
 
     from aggmatch.console import say, stdout
-    from aggmatch.experiments.overview import Overview, group
+    from aggmatch.experiments.results_table import Overview, group
     from aggmatch.tables import plural
 
     found = read_places(places)
@@ -251,7 +252,7 @@ def results_(
 
 def read_places(places: list[Path]) -> "list[Result]":
     """Results of run folders and of files of results, each run once, as it is best founded."""
-    from aggmatch.experiments.results import find_runs
+    from aggmatch.runs.results import find_runs
 
     found: dict[str, Result] = {}
     for place in places:
@@ -268,7 +269,7 @@ def read_places(places: list[Path]) -> "list[Result]":
 def read_folders(paths: list[Path]) -> "list[Result]":
     """Results of run folders; a word on those that cannot be read."""
     from aggmatch.console import say
-    from aggmatch.experiments.results import result_of
+    from aggmatch.runs.results import result_of
 
     results = []
     for path in paths:
@@ -282,8 +283,8 @@ def read_folders(paths: list[Path]) -> "list[Result]":
 def keep(out: Path, found: "list[Result]") -> None:
     """Add runs to a file of results and say so."""
     from aggmatch.console import say
-    from aggmatch.experiments.results import add_results
     from aggmatch.files import make_folder
+    from aggmatch.runs.results import add_results
     from aggmatch.tables import plural
 
     make_folder(out.parent)
@@ -305,7 +306,7 @@ def demo(
     import time
     from datetime import datetime
 
-    from aggmatch.cli.analysis import write_report
+    from aggmatch.cli.report import write_report
     from aggmatch.console import say, stdout
     from aggmatch.experiments import demo as experiment
 

@@ -29,7 +29,7 @@ def predict(
     from aggmatch.console import say, stdout
     from aggmatch.data import find_images
     from aggmatch.files import write_atomically
-    from aggmatch.inference import TrainedModel
+    from aggmatch.inference.model import TrainedModel
     from aggmatch.tables import Table
 
     model = TrainedModel.load(run, gather(None, None, device=device))
@@ -62,9 +62,9 @@ def export(
 ) -> None:
     """Write a finished run's model as ONNX: images in, class probabilities out."""
     from aggmatch.console import say
-    from aggmatch.export import to_onnx
     from aggmatch.files import write_atomically
-    from aggmatch.inference import TrainedModel
+    from aggmatch.inference.export import to_onnx
+    from aggmatch.inference.model import TrainedModel
 
     out = out or run / "model.onnx"
     check_out(out, run, (".onnx",))

@@ -10,11 +10,11 @@ from aggmatch.augment import check_images
 from aggmatch.config import Layer
 from aggmatch.data import DataSet, check_balance, load_for, make_split
 from aggmatch.errors import AggMatchError
-from aggmatch.experiments.runs import PlannedRun
+from aggmatch.experiments.planned import PlannedRun
 from aggmatch.files import write_atomically
 from aggmatch.methods import load_method
+from aggmatch.settings import RunSettings, resolve
 from aggmatch.tables import Table, mean_and_deviation
-from aggmatch.training.settings import RunSettings, resolve
 
 DECIDED = {
     "method.name": ("which trains several", "Name them with --methods."),

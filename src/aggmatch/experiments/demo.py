@@ -8,9 +8,9 @@ import numpy as np
 
 from aggmatch.config import Layer
 from aggmatch.data import DataSet, Split
+from aggmatch.settings import resolve
 from aggmatch.tables import Table
-from aggmatch.training.loop import Run, start
-from aggmatch.training.settings import resolve
+from aggmatch.training.run import Run, start
 
 INTRODUCTION = """\
 1,437 images of handwritten digits, of which only ten carry a label, one for each digit.

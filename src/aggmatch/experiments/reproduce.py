@@ -10,9 +10,9 @@ from aggmatch.config import Layer
 from aggmatch.data import SOURCES, Archive, fetch
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.paper import Cell, PaperTable
-from aggmatch.experiments.results import Result, result_of
-from aggmatch.experiments.runs import PlannedRun, readable_name
-from aggmatch.training.settings import RunSettings, resolve
+from aggmatch.experiments.planned import PlannedRun, readable_name
+from aggmatch.runs.results import Result, result_of
+from aggmatch.settings import RunSettings, resolve
 
 NAMED = ("data.name", "data.labels", "method.name")
 """Settings that have columns of their own wherever runs are listed."""

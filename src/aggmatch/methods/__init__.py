@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from aggmatch.errors import AggMatchError, unknown
-from aggmatch.methods._base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
 
 __all__ = ["Batch", "Method", "Problem", "StepResult", "Views", "forward_together", "known_methods", "load_method"]
 
 
 def known_methods() -> list[str]:
     """Names of the methods that come with the package."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "base")
 
 
 def load_method(name: str) -> type[Method[Any]]:
@@ -27,7 +27,7 @@ def load_method(name: str) -> type[Method[Any]]:
     (method,) = (
         value
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__
+        if isinstance(value, type) and issubclass(value, Method) and value.__module__.startswith(module.__name__)
     )
     return method
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from aggmatch.config import Count, Fraction, Natural, NonNegative, Positive, Range, Settings
 from aggmatch.functional import PseudoLabels, beta_shares, linear_ramp, mixup, one_hot, sharpen, soft_cross_entropy
-from aggmatch.methods._base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
 from aggmatch.models import Network
 from aggmatch.models.heads import PrototypeAttention
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from aggmatch.config import Fraction, NonNegative, Settings
 from aggmatch.functional import PseudoLabels
-from aggmatch.methods._base import Batch, Method, StepResult, Views, forward_together
+from aggmatch.methods.base import Batch, Method, StepResult, Views, forward_together
 from aggmatch.models import Network
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from aggmatch.config import Fraction, NonNegative, Settings
 from aggmatch.functional import PseudoLabels, linear_ramp
-from aggmatch.methods._base import Batch, Method, StepResult, Views
+from aggmatch.methods.base import Batch, Method, StepResult, Views
 from aggmatch.models import Network, frozen_statistics
 
 

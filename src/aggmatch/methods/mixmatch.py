@@ -18,7 +18,7 @@ from aggmatch.functional import (
     sharpen,
     soft_cross_entropy,
 )
-from aggmatch.methods._base import Batch, Method, StepResult, Views
+from aggmatch.methods.base import Batch, Method, StepResult, Views
 from aggmatch.models import Network, frozen_statistics
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from aggmatch.config import Count, Fraction, Natural, NonNegative, Positive, Settings
 from aggmatch.functional import PseudoLabels, entropy, one_hot, sharpen
-from aggmatch.methods._base import Batch, Method, Problem, StepResult, Views
+from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views
 from aggmatch.models import Network, frozen_statistics, images_at_once
 from aggmatch.models.heads import Projection
 

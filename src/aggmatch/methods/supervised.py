@@ -6,7 +6,7 @@ from typing import Literal
 import torch.nn.functional as F
 
 from aggmatch.config import Settings
-from aggmatch.methods._base import Batch, Method, Problem, StepResult, Views
+from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views
 from aggmatch.models import Network
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from aggmatch.config import Fraction, NonNegative, Positive, Settings
 from aggmatch.functional import PseudoLabels, entropy, soft_cross_entropy
-from aggmatch.methods._base import Batch, Method, StepResult, Views, forward_together
+from aggmatch.methods.base import Batch, Method, StepResult, Views, forward_together
 from aggmatch.models import Network
 
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from aggmatch.models.partial import SLOPE, BatchNorm, convolve, leaky_relu
+from aggmatch.models.target_only import SLOPE, BatchNorm, convolve, leaky_relu
 
 
 class SmallNet(nn.Module):

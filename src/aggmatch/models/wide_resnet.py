@@ -7,7 +7,7 @@ from functools import cache
 from torch import Tensor, nn
 
 from aggmatch.kernels import triton_works
-from aggmatch.models.partial import BatchNorm, convolve, leaky_relu
+from aggmatch.models.target_only import BatchNorm, convolve, leaky_relu
 
 
 def batch_norm(channels: int) -> BatchNorm:

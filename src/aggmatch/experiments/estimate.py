@@ -1,0 +1,207 @@
+"""What a plan still takes: its runs, how far each is, and about how long the rest will take on this machine."""
+
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from aggmatch.bench.step import stand_in
+from aggmatch.bench.timing import synchronize
+from aggmatch.data import SOURCES
+from aggmatch.devices import choose_device, hardware
+from aggmatch.experiments.planned import PlannedRun
+from aggmatch.experiments.reproduce import Plan, say_missing
+from aggmatch.methods import Problem, load_method
+from aggmatch.models import build_network, parameter_count
+from aggmatch.settings import RunSettings
+from aggmatch.tables import Table, duration, plural
+from aggmatch.training.trainer import Trainer
+
+SHARE = 16
+"""On a CPU, where a step of the paper's networks takes half a minute, a batch of this part stands for a whole one."""
+FEW = 1000
+"""Random images that are made beside the labelled ones: how many there are does not change how long a step takes."""
+PATIENCE = 4.0
+"""Seconds up to which a whole step is measured even on a CPU."""
+MEASURING = 60.0
+"""Seconds that all measuring may take."""
+WHOLE = "a few steps measured here on random images, without evaluations"
+PART = f"a step measured here on 1/{SHARE} of a batch of random images, without evaluations"
+GUESSED = "a guess from the measured kind of run nearest in weights and images of a step"
+
+
+class StepPace(NamedTuple):
+    """Seconds that a step takes, and how that is known."""
+
+    seconds: float
+    origin: str
+
+
+def kind(settings: RunSettings) -> str:
+    """What decides how long a step takes, as a text: runs that differ in anything else share their pace."""
+    source = SOURCES[settings.data.name]
+    train = {name: getattr(settings.train, name) for name in ("batch", "unlabeled_ratio", "precision")}
+    facts = {"shape": source.shape, "classes": len(source.classes), "train": train}
+    return json.dumps({**settings.identity(), "data": None, **facts}, sort_keys=True)
+
+
+def find_paces(runs: Sequence[PlannedRun], announce: Callable[[str], None]) -> dict[str, StepPace]:
+    """The pace of each kind of run that is not finished: that of a run in the folder, measured here, or a guess.
+
+    Light kinds are measured first. When the time for measuring is over, or would be by the next one, or on Ctrl-C, the
+    paces of the others are guessed from the measured kind whose work is nearest to theirs.
+    """
+    paces: dict[str, StepPace] = {}
+    for run in runs:
+        if (logged := logged_seconds(run)) is not None:
+            paces[kind(run.settings)] = StepPace(logged, "the clock of runs in the folder")
+    unfinished = {kind(run.settings): run.settings for run in runs if not run.finished}
+    works = {name: work(settings) for name, settings in unfinished.items()}
+    waiting = sorted((name for name in unfinished if name not in paces), key=works.__getitem__)
+    started, cost = time.monotonic(), 0.0
+    try:
+        for number, name in enumerate(waiting, 1):
+            spent = time.monotonic() - started
+            if spent + cost * works[name] > MEASURING:
+                announce(f"{len(waiting) - number + 1} of {len(waiting)} kinds of runs are guessed from the others.")
+                break
+            settings = unfinished[name]
+            announce(
+                f"Measuring a step of {settings.method_name} with {settings.model.name} "
+                f"({number} of {len(waiting)}; Ctrl-C to do without) ..."
+            )
+            paces[name] = measure(settings)
+            cost = (time.monotonic() - started - spent) / works[name]
+    except KeyboardInterrupt:
+        announce("Measuring was stopped.")
+    known = {name: pace for name, pace in paces.items() if name in works}
+    guesses = {name: guess(works, known, name) for name in waiting if name not in paces} if known else {}
+    return paces | guesses
+
+
+def guess(works: Mapping[str, float], known: Mapping[str, StepPace], name: str) -> StepPace:
+    """A pace by that of the kind whose work is nearest."""
+    nearest = min(known, key=lambda other: abs(math.log(works[other] / works[name])))
+    return StepPace(known[nearest].seconds * works[name] / works[nearest], GUESSED)
+
+
+def work(settings: RunSettings) -> float:
+    """About how much a step computes: weights of the network times images, each counted once a view."""
+    source, train = SOURCES[settings.data.name], settings.train
+    with torch.device("meta"):  # nothing is computed or kept
+        network = build_network(settings.model.name, channels=source.shape[0], classes=len(source.classes))
+        problem = Problem(
+            classes=len(source.classes), features=network.features, labels=settings.data.labels or 0, images=FEW
+        )
+        views = load_method(settings.method_name)(settings.method, problem).views
+    return parameter_count(network) * train.batch * (len(views.labeled) + train.unlabeled_ratio * len(views.unlabeled))
+
+
+def logged_seconds(run: PlannedRun) -> float | None:
+    """Seconds of a step by a run's own clock, evaluations included; none before its second line of metrics."""
+    records = [record for record in run.folder.records() if "seconds" in record]
+    if len({record["step"] for record in records}) < 2:
+        return None
+    first, last = records[0], records[-1]
+    return float((last["seconds"] - first["seconds"]) / (last["step"] - first["step"]))
+
+
+def measure(settings: RunSettings) -> StepPace:
+    """The pace of training steps on random images of the right shape, evaluations left out."""
+    device = choose_device(settings.runtime.device)
+    if device.type == "cuda":
+        return StepPace(time_steps(settings, device, warm=5, steps=20), WHOLE)
+    batch = -(-settings.train.batch // SHARE)
+    if load_method(settings.method_name).balanced:
+        classes = len(SOURCES[settings.data.name].classes)
+        batch = -(-batch // classes) * classes
+    part = time_steps(replace(settings, train=replace(settings.train, batch=batch)), device, warm=1, steps=1)
+    whole = part * settings.train.batch / batch
+    if whole > PATIENCE:
+        return StepPace(whole, PART)
+    return StepPace(time_steps(settings, device, warm=1, steps=3), WHOLE)
+
+
+def time_steps(settings: RunSettings, device: torch.device, *, warm: int, steps: int) -> float:
+    """Seconds of one of several steps after a few that do not count."""
+    state = Trainer(settings, *stand_in(settings, FEW + (settings.data.labels or 0)), device)
+    for _ in range(warm):
+        state.step()
+    synchronize(device)
+    started = time.monotonic()
+    for _ in range(steps):
+        state.step()
+    synchronize(device)
+    return (time.monotonic() - started) / steps
+
+
+def outlook(plan: Plan) -> Table:
+    """Every run with its state; the note sums up. A column without content is left out."""
+    rows = []
+    for run in plan.runs:
+        settings = run.settings
+        named = [settings.data.name, settings.data.labels, settings.method_name, settings.data.fold, plan.variant(run)]
+        rows.append([*named, settings.train.steps, run.state])
+    columns = ["data", "labels", "method", "fold", "with", "steps", "state"]
+    return without_empty(Table(columns, rows, plan.table.heading, [sum_up(plan.runs)]))
+
+
+def sum_up(runs: Sequence[PlannedRun]) -> str:
+    """What is left in all."""
+    left = [run for run in runs if not run.finished]
+    if not left:
+        return f"Nothing is left to train: {plural(len(runs), 'run')} finished."
+    steps = sum(map(steps_left, left))
+    return f"{len(left)} of {len(runs)} runs to train, {steps:,} steps. {say_missing(runs)}".rstrip()
+
+
+def estimate(plan: Plan, paces: Mapping[str, StepPace], at_once: int = 1) -> Table:
+    """How long the runs that are left take, kind by kind; the notes sum up and say what that is from."""
+    left: dict[str, list[PlannedRun]] = {}
+    for run in plan.runs:
+        if not run.finished:
+            left.setdefault(kind(run.settings), []).append(run)
+    rows = []
+    for name, runs in left.items():
+        first, pace = runs[0].settings, paces[name]
+        data = ", ".join(dict.fromkeys(run.settings.data.name for run in runs))
+        variants = "; ".join(dict.fromkeys(plan.variant(run) for run in runs))
+        about = duration(sum(map(steps_left, runs)) * pace.seconds)
+        rows.append([first.method_name, first.model.name, data, variants, len(runs), show_pace(pace), about])
+    columns = ["method", "model", "data", "with", "runs", "a step", "about"]
+    unfinished = [run for runs in left.values() for run in runs]
+    return without_empty(Table(columns, rows, notes=explain(unfinished, paces, at_once)))
+
+
+def explain(left: Sequence[PlannedRun], paces: Mapping[str, StepPace], at_once: int) -> list[str]:
+    """How long it takes in all, and what that estimate is from."""
+    seconds = sum(steps_left(run) * paces[kind(run.settings)].seconds for run in left)
+    device = choose_device(left[0].settings.runtime.device)
+    shared = f" How much sooner --at-once {at_once} ends is not known." if at_once > 1 else ""
+    origins = Counter(paces[kind(run.settings)].origin for run in left)
+    return [
+        f"About {duration(seconds)} one after the other on {hardware(device)}.{shared} The estimate is from",
+        *(f"- {origin} ({plural(count, 'run')})" for origin, count in origins.items()),
+    ]
+
+
+def show_pace(pace: StepPace) -> str:
+    """Seconds or milliseconds of a step."""
+    return f"{pace.seconds:.1f} s" if pace.seconds >= 1 else f"{1000 * pace.seconds:.1f} ms"
+
+
+def without_empty(table: Table) -> Table:
+    """The table without columns that have no content."""
+    full = [number for number in range(len(table.columns)) if any(row[number] not in ("", None) for row in table.rows)]
+    columns, rows = [table.columns[number] for number in full], [[row[number] for number in full] for row in table.rows]
+    return replace(table, columns=columns, rows=rows)
+
+
+def steps_left(run: PlannedRun) -> int:
+    """Steps that a run still needs."""
+    return run.settings.train.steps - run.steps_done

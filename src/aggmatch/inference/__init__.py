@@ -1,0 +1,5 @@
+"""Trained models: load, predict, evaluate, export."""
+
+from aggmatch.inference.model import Snapshot, TrainedModel
+
+__all__ = ["Snapshot", "TrainedModel"]

@@ -1,0 +1,5 @@
+"""AggMatch: the method, its queue, and the aggregation of pseudo labels over it."""
+
+from aggmatch.methods.aggmatch.method import AggMatch, Config
+
+__all__ = ["AggMatch", "Config"]

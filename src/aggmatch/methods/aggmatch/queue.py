@@ -1,0 +1,87 @@
+"""The class-balanced, confidence-aware queue of AggMatch (Sec. IV-C), one ring of slots per class.
+
+Shape suffixes: B candidates, R rings (the classes), L slots of a ring, Q = R·L slots, D features, Y classes, M subsets,
+S slots of a subset. All shapes are static and nothing is read back to the host, so a step can be captured in a graph.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from aggmatch.functional import one_hot
+from aggmatch.methods.aggmatch.aggregation import EMPTY, Memory
+
+
+class ClassBalancedQueue(nn.Module):
+    """`rings` rings of `slots` slots; each slot holds a unit feature, a class distribution and where it came from.
+
+    Everything is a persistent buffer: a checkpoint of the module is a checkpoint of the queue. Row Q is a spare slot:
+    rejected candidates are written there, which costs less than a data-dependent shape, and nothing reads it as filled.
+    """
+
+    feature: Tensor  # (Q+1, D), unit length, of the given type
+    probs: Tensor  # (Q+1, Y)
+    source: Tensor  # (Q+1,) index of the image in the training set
+    given: Tensor  # (Q+1,) whether the image carries a given label
+    position: Tensor  # (R,) next slot to write
+    fill: Tensor  # (R,) number of filled slots
+
+    def __init__(
+        self, *, rings: int, slots: int, features: int, classes: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        self.rings, self.slots = rings, slots
+        self.register_buffer("feature", torch.zeros(rings * slots + 1, features, dtype=dtype))
+        self.register_buffer("probs", torch.zeros(rings * slots + 1, classes))
+        self.register_buffer("source", torch.full((rings * slots + 1,), -1))
+        self.register_buffer("given", torch.zeros(rings * slots + 1, dtype=torch.bool))
+        self.register_buffer("position", torch.zeros(rings, dtype=torch.long))
+        self.register_buffer("fill", torch.zeros(rings, dtype=torch.long))
+
+    @torch.no_grad()
+    def enqueue(
+        self, feature_BD: Tensor, probs_BY: Tensor, ring_B: Tensor, accept_B: Tensor, source_B: Tensor, given_B: Tensor
+    ) -> None:
+        """Write the accepted candidates to their rings in order, the oldest out first.
+
+        Where a ring gets more than L candidates at once, the newest L stay.
+        """
+        wanted_RB = one_hot(ring_B, self.rings).T.contiguous() & accept_B  # a scan is quick along the last dimension
+        count_R = wanted_RB.sum(1)
+        rank_B = (wanted_RB.cumsum(1) - 1).gather(0, ring_B[None]).squeeze(0)
+        keep_B = accept_B & (rank_B >= count_R[ring_B] - self.slots)
+        slot_B = ring_B * self.slots + (self.position[ring_B] + rank_B) % self.slots
+        slot_B = torch.where(keep_B, slot_B, self.rings * self.slots)
+
+        self.feature[slot_B] = F.normalize(feature_BD.float(), dim=-1).to(self.feature.dtype)
+        self.probs[slot_B] = probs_BY.to(self.probs.dtype)
+        self.source[slot_B] = source_B
+        self.given[slot_B] = given_B
+        self.position.copy_((self.position + count_R) % self.slots)
+        self.fill.copy_((self.fill + count_R).clamp(max=self.slots))
+
+    def split(self, subsets: int, generator: torch.Generator, *, images: int = 0) -> Memory:
+        """Deal the filled slots of every ring at random and evenly to `subsets` disjoint subsets.
+
+        Every ring is shuffled and cut into M runs of equal length up to one slot, so that a subset is class-balanced as
+        long as the rings are equally full. With `images`, the size of the training set, slots of one image stay
+        together in the shuffle and so, but for where a run is cut, in one subset.
+        """
+        device, ring_R1 = self.fill.device, torch.arange(self.rings, device=self.fill.device)[:, None]
+        filled_RL = torch.arange(self.slots, device=device) < self.fill[:, None]
+        if images:
+            key_RL = torch.rand(images, generator=generator, device=device)[self.source[:-1]].view_as(filled_RL)
+        else:
+            key_RL = torch.rand(self.rings, self.slots, generator=generator, device=device)
+        order_RL = key_RL.masked_fill(~filled_RL, 2.0).argsort(1)  # filled slots first, in random order
+
+        # Slot r of the F filled ones goes to run m = ⌊rM/F⌋, which starts at ⌈mF/M⌉.
+        rank_L, fill_R1 = torch.arange(self.slots, device=device), self.fill[:, None].clamp(min=1)
+        subset_RL = rank_L * subsets // fill_R1
+        place_RL = rank_L - (subset_RL * fill_R1 + subsets - 1) // subsets
+        hand = -(-self.slots // subsets)  # most slots of one ring in one subset
+        size = self.rings * hand
+        index_RL = torch.where(filled_RL, subset_RL * size + ring_R1 * hand + place_RL, subsets * size)
+        slot_P = torch.full((subsets * size + 1,), EMPTY, device=device)
+        slot_P[index_RL] = order_RL + ring_R1 * self.slots  # those that are not filled all go to the spare place
+        return Memory(self.feature, self.probs, slot_P[:-1].view(subsets, size))

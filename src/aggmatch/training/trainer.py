@@ -1,0 +1,225 @@
+"""Everything that a run changes while it trains, and one step of it."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aggmatch.augment import Augmenter
+from aggmatch.data import BalancedStream, DataSet, IndexStream, Split
+from aggmatch.devices import has_bfloat16
+from aggmatch.errors import AggMatchError
+from aggmatch.functional import score_pseudo_labels
+from aggmatch.methods import Batch, Method, Problem, StepResult, load_method
+from aggmatch.models import Network, build_network
+from aggmatch.runs.checkpoint import Checkpoint
+from aggmatch.settings import RunSettings
+from aggmatch.side_stream import beside
+from aggmatch.training.cuda_graph import Captured
+from aggmatch.training.meters import Meters
+from aggmatch.training.optim import SGD, average_decay, cosine_rate, update_average
+
+
+def seeds(settings: RunSettings) -> Iterator[int]:
+    """Unrelated seeds for the parts of a run, from its seed and its fold."""
+    sequence = np.random.SeedSequence([settings.train.seed, settings.data.fold])
+    return (int(seed) for seed in sequence.generate_state(4, np.uint64) >> np.uint64(1))
+
+
+class Trainer:
+    """Networks, method, optimizer, streams, generator and counters of a run; `step` advances them all.
+
+    All images lie on the device as uint8, and a step reads nothing back from it.
+    """
+
+    def __init__(self, settings: RunSettings, data: DataSet, split: Split, device: torch.device) -> None:
+        self.settings, self.device = settings, device
+        torch.backends.cudnn.benchmark = True  # shapes never change, so the choice of kernels pays
+        weight_seed, labeled_seed, unlabeled_seed, view_seed = seeds(settings)
+        self.pixels = data.train.pixels.to(device)
+        # Of a set where some classes are not known, those that are say nothing about pseudo labels: they were given.
+        self.truth = data.train.labels.to(device) if (data.train.labels >= 0).all() else None
+        split = split.to(device)
+        self.labeled_index, self.labels = split.labeled, split.labels
+
+        self.method, self.online, self.average = self.build_modules(data, weight_seed)
+        self.optimizer = SGD(self.online, settings.optim)
+        self.augment = Augmenter(settings.views, mirror=data.mirror)
+
+        train = settings.train
+        positions = torch.arange(len(self.labels), device=device)
+        self.labeled_stream: IndexStream | BalancedStream = (
+            BalancedStream(positions, split.labels, data.classes, train.batch, labeled_seed)
+            if self.method.balanced
+            else IndexStream(positions, train.batch, labeled_seed)
+        )
+        self.unlabeled_stream = IndexStream(split.unlabeled, train.batch * train.unlabeled_ratio, unlabeled_seed)
+        self.generator = torch.Generator(device).manual_seed(view_seed)
+        self.meters = Meters(device)
+        self.steps_done = 0
+        self.step_counter = torch.zeros((), device=device)  # the same on the device, for schedules
+        captured = device.type == "cuda" and settings.runtime.graph
+        self.run_step = Captured(self.compute, self.generator) if captured else self.compute
+
+    def build_modules(self, data: DataSet, seed: int) -> tuple[Method[Any], Network, Network]:
+        """The method, the online network, and the average, which starts as its copy and never needs a gradient."""
+        settings = self.settings
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            channels, classes = data.train.pixels.shape[1], len(data.classes)
+            online = build_network(settings.model.name, channels=channels, classes=classes)
+            online.mixed = settings.train.precision == "bfloat16" or (
+                settings.train.precision == "auto" and has_bfloat16(self.device)
+            )
+            problem = Problem(
+                classes=classes,
+                features=online.features,
+                labels=len(self.labels),
+                images=len(data.train),
+                mixed=online.mixed,
+            )
+            method = load_method(settings.method_name)(settings.method, problem)
+            online.head = method.build_head()
+        online.normalize_by(data.train.pixels)
+        online.to(self.device)
+        if self.device.type == "cuda":
+            online.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        average = copy.deepcopy(online).requires_grad_(False)
+        return method.to(self.device), online, average
+
+    @property
+    def evaluated(self) -> Network:
+        """The network whose accuracy is the headline."""
+        return self.average if self.settings.train.evaluated == "average" else self.online
+
+    @property
+    def graph(self) -> torch.cuda.CUDAGraph | None:
+        """The captured step, once there is one."""
+        return self.run_step.graph if isinstance(self.run_step, Captured) else None
+
+    @property
+    def finite(self) -> bool:
+        """Whether all weights of both networks are; reads from the device."""
+        weights = [*self.online.parameters(), *self.average.parameters()]
+        return bool(torch.stack(torch._foreach_norm([weight.detach() for weight in weights])).isfinite().all())
+
+    @property
+    def images_per_step(self) -> int:
+        """Images whose views a step makes, each counted once a view."""
+        train, views = self.settings.train, self.method.views
+        return train.batch * (len(views.labeled) + train.unlabeled_ratio * len(views.unlabeled))
+
+    def step(self) -> None:
+        """Take the next images of both streams and learn from them."""
+        self.method.refresh(self.steps_done)
+        self.run_step(*self.draw_indices())
+        self.steps_done += 1
+
+    def draw_indices(self) -> tuple[Tensor, Tensor]:
+        """Positions among the labelled images and indices of unlabelled ones, none where the method wants none."""
+        position_B = self.labeled_stream.next()
+        return position_B, self.unlabeled_stream.next() if self.method.views.unlabeled else position_B[:0]
+
+    def compute(self, position_B: Tensor, unlabeled_B: Tensor) -> None:
+        """Everything of a step that happens on the device: views, loss, gradients, optimizer, average, metrics."""
+        batch = self.make_batch(position_B, unlabeled_B)
+        self.online.zero_grad()  # a capture that failed half-way leaves gradients in memory that is gone
+        self.online.train()
+        self.average.train()
+        result = self.method.step(batch, self.online, self.average)
+        with beside(self.device) as notes:  # reads `batch` and `result`, which live until it has joined
+            self.note(batch, result)
+        result.loss.backward()
+        self.optimizer.step(cosine_rate(self.settings.optim.lr, batch.progress))
+        update_average(
+            self.average,
+            self.online,
+            average_decay(self.settings.optim, self.step_counter),
+            copy_statistics=self.method.average_statistics == "copied",
+        )
+        notes.join()
+        self.step_counter.add_(1)
+
+    def note(self, batch: Batch, result: StepResult) -> None:
+        """Add what a step is logged by to the meters."""
+        values = {**result.parts, "loss": result.loss.detach()}
+        if result.pseudo is not None:
+            truth_B = None if self.truth is None else self.truth[batch.unlabeled_index]
+            scores = score_pseudo_labels(result.pseudo, truth_B)
+            values |= {f"pseudo_{name}": value for name, value in scores.items()}
+        self.meters.add(values, self.step_counter)
+
+    def make_batch(self, position_B: Tensor, unlabeled_B: Tensor) -> Batch:
+        """The images and the views of them that the method names."""
+        views = self.method.views
+        with beside(self.device) as labeled_views:
+            labeled_B, labels_B = self.labeled_index[position_B], self.labels[position_B]
+            labeled = self.make_views(views.labeled, labeled_B)
+        unlabeled = self.make_views(views.unlabeled, unlabeled_B)
+        labeled_views.join()
+        return Batch(
+            labeled=labeled,
+            labels=labels_B,
+            labeled_index=labeled_B,
+            unlabeled=unlabeled,
+            unlabeled_index=unlabeled_B,
+            progress=self.step_counter / self.settings.train.steps,
+            generator=self.generator,
+        )
+
+    def make_views(self, names: tuple[str, ...], index_B: Tensor) -> tuple[Tensor, ...]:
+        """The named views of the images at the given indices."""
+        return tuple(self.augment(name, self.pixels[index_B], self.generator) for name in names)
+
+    # Checkpoints -------------------------------------------------------------------------------------------------
+
+    def modules(self) -> dict[str, dict[str, Tensor]]:
+        """States of both networks and of the method."""
+        return {name: getattr(self, name).state_dict() for name in ("online", "average", "method")}
+
+    def snapshot(self, **facts: object) -> Checkpoint:
+        """What analyses look at: both networks and the method, without what it takes to go on training."""
+        return Checkpoint(join(**self.modules()), facts)
+
+    def checkpoint(self, **facts: object) -> Checkpoint:
+        """The whole state, for a checkpoint."""
+        tensors = join(
+            **self.modules(),
+            optimizer=self.optimizer.state_dict(),
+            meters=self.meters.state_dict(),
+            generator={"state": self.generator.get_state()},
+        )
+        counters = {
+            "step": self.steps_done,
+            "labeled_stream": self.labeled_stream.state_dict(),
+            "unlabeled_stream": self.unlabeled_stream.state_dict(),
+            "meter_names": self.meters.names,
+            "device": self.device.type,
+        }
+        return Checkpoint(tensors, {**counters, **facts})
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue exactly where `checkpoint` was called, on a device of the same kind."""
+        kind = checkpoint.facts.get("device", self.device.type)
+        if kind != self.device.type:
+            raise AggMatchError(
+                f"Cannot resume on {self.device.type} what was trained on {kind}: random numbers and arithmetic "
+                f"differ. Resume it with --device {kind}, or start a new run."
+            )
+        for name in ("online", "average", "method", "optimizer"):
+            getattr(self, name).load_state_dict(checkpoint.section(name))
+        facts = checkpoint.facts
+        self.meters.load_state_dict(facts["meter_names"], checkpoint.section("meters"))
+        self.generator.set_state(checkpoint.tensors["generator.state"])
+        self.labeled_stream.load_state_dict(facts["labeled_stream"])
+        self.unlabeled_stream.load_state_dict(facts["unlabeled_stream"])
+        self.steps_done = facts["step"]
+        self.step_counter.fill_(facts["step"])
+
+
+def join(**sections: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of all sections under dotted names."""
+    return {f"{section}.{name}": tensor for section, state in sections.items() for name, tensor in state.items()}

@@ -1,0 +1,56 @@
+"""Run folders without a run: written by hand, so that a test decides every figure in them."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from aggmatch.config import Layer
+from aggmatch.data import draw_split, load
+from aggmatch.runs.folder import RunFolder
+from aggmatch.runs.log import Log
+from aggmatch.settings import resolve
+
+SUMMARY: dict[str, Any] = {
+    "data": "digits",
+    "labels": 40,
+    "fold": 0,
+    "seed": 0,
+    "method": "fixmatch",
+    "steps": 1000,
+    "network": "average",
+    "accuracy": 90.0,
+    "accuracy_median_of_last_20": 89.5,
+    "class_accuracy": dict.fromkeys("0123456789", 90.0),
+    "accuracy_average": 90.0,
+    "accuracy_online": 89.0,
+    "seconds": 61.2,
+    "hardware": "a CPU",
+    "versions": {"aggmatch": "0.1.0", "torch": "2.11.0", "python": "3.11.7"},
+    "finished": "2026-01-01T00:00:00+00:00",
+}
+
+
+def line(step: int, **values: Any) -> dict[str, Any]:
+    """A line of the log."""
+    return {"step": step, "seconds": step / 10, "loss": 1.0, "loss_labeled": 1.0, "images_per_second": 100.0, **values}
+
+
+def write_folder(
+    path: Path,
+    records: Iterable[Mapping[str, Any]] = (),
+    summary: Mapping[str, Any] | None = None,
+    *,
+    method: str = "fixmatch",
+    **changes: Any,
+) -> Path:
+    """A run on digits with 40 labels; with a summary (changes to `SUMMARY`) it is a finished one."""
+    chosen = {"data.name": "digits", "data.labels": 40, "method.name": method}
+    settings = resolve([Layer("the test", chosen | {key.replace("__", "."): value for key, value in changes.items()})])
+    folder = RunFolder(path)
+    folder.create(draw_split(load("digits", Path("nowhere")), settings.data).encoded(), settings.to_dict())
+    with Log(folder.metrics) as log:
+        for record in records:
+            log.write(record)
+    if summary is not None:
+        folder.write_json(folder.summary, SUMMARY | {"method": method, "fold": settings.data.fold} | dict(summary))
+    return path

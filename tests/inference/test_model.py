@@ -1,0 +1,101 @@
+"""Models from the folders of their runs: they predict as they did when the run ended."""
+
+import shutil
+
+import pytest
+import torch
+
+from aggmatch.config import Layer
+from aggmatch.errors import AggMatchError
+from aggmatch.inference.model import TrainedModel
+from aggmatch.runs.checkpoint import Checkpoint, pack, unpack
+from aggmatch.runs.folder import RunFolder
+from aggmatch.settings import resolve
+from aggmatch.training import run as loop
+
+QUICK = {"data.name": "digits", "model.name": "small-4", "train.steps": 3, "runtime.snapshots": []}
+
+
+@pytest.fixture(scope="module", params=["supervised", "paws"])
+def run(request, tmp_path_factory) -> loop.Run:
+    batch = 20 if request.param == "paws" else 10
+    changes = QUICK | {"method.name": request.param, "train.batch": batch, "train.unlabeled_ratio": 1}
+    run = loop.start(resolve([Layer("the test", changes)]), tmp_path_factory.mktemp("runs") / request.param)
+    for _ in run.train():
+        pass
+    return run
+
+
+def test_a_model_predicts_what_its_run_was_judged_by(run):
+    model = TrainedModel.load(str(run.folder.path))
+    test = run.data.test
+    probs = model.predict(test.pixels)
+    assert probs.shape == (360, 10)
+    assert not probs.requires_grad
+    torch.testing.assert_close(probs.sum(1), torch.ones(360))
+    right = (probs.argmax(1) == test.labels).sum()
+    assert 100 * int(right) / 360 == run.folder.read_json(run.folder.summary)["accuracy"]
+
+
+def test_loading_and_predicting_leave_the_callers_random_numbers_and_images_alone(run):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    pixels = run.data.test.pixels[:7]
+    before = pixels.clone()
+    TrainedModel.load(run.folder.path).predict(pixels)
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(pixels, before)
+
+
+def test_a_model_runs_on_a_machine_without_the_device_it_was_trained_on(run, tmp_path):
+    shutil.copytree(run.folder.path, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    config = folder.read_json(folder.config)
+    folder.write_json(folder.config, config | {"runtime": {**config["runtime"], "device": "cuda:7"}})
+    expected = TrainedModel.load(run.folder.path).predict(run.data.test.pixels[:3])
+    assert torch.equal(
+        TrainedModel.load(folder.path, {"runtime.graph": False}).predict(run.data.test.pixels[:3]), expected
+    )
+    with pytest.raises(AggMatchError, match="Try --device cpu"):
+        TrainedModel.load(folder.path, {"runtime.device": "cuda:7"})
+
+
+def test_no_images_give_no_predictions(run):
+    assert TrainedModel.load(run.folder.path).predict(run.data.test.pixels[:0]).shape == (0, 10)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.zeros(2, 1, 8, 8), "must be uint8"),
+        (torch.zeros(2, 8, 8, dtype=torch.uint8), "must be uint8 of shape"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "takes images of 1 channels, got 3"),
+        (torch.zeros(2, 1, 9, 9, dtype=torch.uint8), "takes images of 8 × 8 pixels, got 9 × 9"),
+    ],
+)
+def test_images_that_the_model_cannot_take_are_refused_in_words(run, images, message):
+    with pytest.raises(AggMatchError, match=message):
+        TrainedModel.load(run.folder.path).predict(images)
+
+
+def test_a_model_without_what_its_method_predicts_with_is_refused(run, tmp_path):
+    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "damaged"))
+    saved = unpack(folder.model.read_bytes())
+    kept = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith("method.")}
+    folder.model.write_bytes(pack(Checkpoint(kept, saved.facts)))
+    if run.settings.method_name == "supervised":
+        TrainedModel.load(folder.path)
+    else:
+        with pytest.raises(AggMatchError, match=r"Cannot read .*model\.safetensors"):
+            TrainedModel.load(folder.path)
+
+
+def test_a_model_with_values_that_are_not_finite_is_damaged(run, tmp_path):
+    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "damaged"))
+    saved = unpack(folder.model.read_bytes())
+    name = next(name for name, tensor in saved.tensors.items() if tensor.is_floating_point())
+    saved.tensors[name].flatten()[0] = float("nan")
+    folder.model.write_bytes(pack(saved))
+    with pytest.raises(AggMatchError, match=r"model\.safetensors is damaged: not all of its values are finite"):
+        TrainedModel.load(folder.path)

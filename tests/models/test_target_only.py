@@ -1,0 +1,112 @@
+"""Batches of which some images only take part: the forward pass of all, the backward pass of those that learn."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from aggmatch.models.small import SmallNet
+from aggmatch.models.target_only import BatchNorm
+from aggmatch.models.wide_resnet import WideResNet
+
+LEARNED, CONSTANT = 24, 20
+
+
+def images() -> Tensor:
+    """Structured images, as random ones all have the same statistics."""
+    torch.manual_seed(0)
+    coarse = torch.randn(LEARNED + CONSTANT, 3, 4, 4)
+    return F.interpolate(coarse, size=16, mode="bilinear") + 0.2 * torch.randn(LEARNED + CONSTANT, 3, 16, 16)
+
+
+def gradients(network: nn.Module, targets: int) -> tuple[Tensor, dict[str, Tensor]]:
+    """Features, and gradients of a loss that only the learning images have."""
+    torch.manual_seed(1)
+    features = network(images(), targets)
+    loss = F.cross_entropy(features[:LEARNED], torch.randint(features.shape[1], (LEARNED,)))
+    loss.backward()
+    return features.detach(), {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
+
+
+@pytest.fixture(params=["small", "wide"])
+def network(request) -> nn.Module:
+    torch.manual_seed(2)
+    return SmallNet(3, 8) if request.param == "small" else WideResNet(10, 1, 3)
+
+
+def test_the_forward_pass_and_the_running_statistics_are_those_of_all_images(network):
+    other = copy.deepcopy(network)
+    features, _ = gradients(network, CONSTANT)
+    expected, _ = gradients(other, 0)
+    torch.testing.assert_close(features, expected, atol=1e-5, rtol=1e-5)
+    for (name, left), (_, right) in zip(network.named_buffers(), other.named_buffers(), strict=True):
+        if "running" in name:
+            torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5)
+
+
+def test_the_gradient_is_nearly_that_of_all_images(network):
+    other = copy.deepcopy(network)
+    _, found = gradients(network, CONSTANT)
+    _, expected = gradients(other, 0)
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        assert F.cosine_similarity(gradient.flatten(), expected[name].flatten(), dim=0) > 0.95, name
+        assert 0.8 < gradient.norm() / expected[name].norm() < 1.25, name
+
+
+def test_images_that_do_not_learn_get_no_gradient():
+    norm = BatchNorm(3)
+    x = torch.randn(6, 3, 4, 4, requires_grad=True)
+    (norm(x, targets=2) * torch.randn(6, 3, 4, 4)).sum().backward()
+    assert x.grad is not None
+    assert x.grad[4:].abs().max() == 0
+    assert x.grad[:4].abs().min() > 0
+
+
+def test_the_gradient_has_no_part_along_shift_and_scale_of_what_is_normalised():
+    torch.manual_seed(0)
+    norm = BatchNorm(3, eps=1e-9).double()
+    norm.weight.data.uniform_(0.5, 1.5)
+    x = torch.randn(7, 3, 4, 4, dtype=torch.double)
+    x[4:] = 2 * x[4:] + 3  # the images that do not learn have other moments
+    x.requires_grad_()
+    (norm(x, targets=3) * torch.randn_like(x)).sum().backward()
+    assert x.grad is not None
+    assert x.grad.abs().max() > 0.1
+    assert x.grad.sum((0, 2, 3)).abs().max() < 1e-7
+    assert (x.grad * x).sum((0, 2, 3)).abs().max() < 1e-7
+
+
+def test_weight_and_bias_learn_from_the_learning_images_exactly():
+    torch.manual_seed(0)
+    norm, plain = BatchNorm(3), nn.BatchNorm2d(3)
+    x, direction = torch.randn(7, 3, 4, 4), torch.randn(7, 3, 4, 4)
+    x[4:] = 2 * x[4:] + 3
+    (norm(x.clone().requires_grad_(), targets=3) * direction)[:4].sum().backward()
+    (plain(x) * direction)[:4].sum().backward()
+    torch.testing.assert_close(norm.weight.grad, plain.weight.grad, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(norm.bias.grad, plain.bias.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_in_bfloat16_the_gradient_is_that_of_float32_but_for_rounding():
+    torch.manual_seed(0)
+    x, direction = torch.randn(7, 3, 6, 6).bfloat16(), torch.randn(7, 3, 6, 6).bfloat16()
+    found = []
+    for dtype in (torch.bfloat16, torch.float32):
+        leaf = x.detach().to(dtype).requires_grad_()
+        (BatchNorm(3)(leaf, targets=3) * direction.to(dtype)).sum().backward()
+        assert leaf.grad is not None
+        found.append(leaf.grad.float())
+    torch.testing.assert_close(found[0], found[1], atol=0.03, rtol=0.03)
+
+
+def test_when_all_images_learn_it_is_plain_batch_norm():
+    torch.manual_seed(0)
+    shared, plain = BatchNorm(3), nn.BatchNorm2d(3)
+    x, weight = torch.randn(6, 3, 4, 4), torch.randn(6, 3, 4, 4)
+    for norm in (shared, plain):
+        (norm(x) * weight).sum().backward()
+    torch.testing.assert_close(shared.weight.grad, plain.weight.grad)
+    torch.testing.assert_close(shared.running_var, plain.running_var)

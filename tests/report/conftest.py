@@ -1,0 +1,101 @@
+"""Runs of a few steps, and the pages on them, that several test files look at."""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from aggmatch.config import Layer
+from aggmatch.report import embedding
+from aggmatch.report.page import page
+from aggmatch.runs.stored import RunRecord, read_runs
+from aggmatch.settings import resolve
+from aggmatch.training import run as loop
+
+QUICK: dict[str, object] = {
+    "data.name": "digits",
+    "data.labels": 20,
+    "model.name": "small-4",
+    "train.steps": 12,
+    "train.batch": 10,
+    "train.unlabeled_ratio": 2,
+    "train.log_every": 4,
+    "train.evaluate_every": 6,
+    "runtime.snapshots": [1.0],
+}
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> dict[str, Path]:
+    """Finished runs of two methods on digits, of a few steps."""
+    place = tmp_path_factory.mktemp("runs")
+    for method in ("aggmatch", "supervised"):
+        queue = {"method.slots": 8, "method.subsets": 2} if method == "aggmatch" else {}
+        settings = resolve([Layer("the test", QUICK | queue | {"method.name": method})])
+        deque(loop.start(settings, place / method).train(), maxlen=0)
+    return {method: place / method for method in ("aggmatch", "supervised")}
+
+
+@contextmanager
+def first_features_for_tsne() -> Iterator[None]:
+    """Within, the first two features stand in for t-SNE, which takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedding, "tsne", lambda feature, start=None: feature[:, :2])
+        yield
+
+
+@pytest.fixture
+def quick_map():
+    with first_features_for_tsne():
+        yield
+
+
+@pytest.fixture(scope="session")
+def one(trained) -> str:
+    """The page on one run."""
+    with first_features_for_tsne():
+        return page(read_runs([trained["aggmatch"]]))
+
+
+@pytest.fixture(scope="session")
+def several(trained) -> str:
+    """The page on two runs."""
+    with first_features_for_tsne():
+        return page(read_runs(list(trained.values())))
+
+
+@pytest.fixture(scope="session")
+def rival_folders(tmp_path_factory) -> list[Path]:
+    """Finished runs of AggMatch and FixMatch on the same labels, with three snapshots each."""
+    place = tmp_path_factory.mktemp("rivals")
+    changes: dict[str, object] = {
+        "train.steps": 30,
+        "train.seed": 1,
+        "runtime.snapshots": [0.1, 0.5, 1.0],
+        "optim.average": 0.5,
+    }
+    own: dict[str, dict[str, object]] = {
+        "aggmatch": {"method.slots": 16, "method.subsets": 4, "method.threshold": 0.5},
+        "fixmatch": {"method.threshold": 0.15},
+    }
+    for method, chosen in own.items():
+        settings = resolve([Layer("the test", QUICK | changes | chosen | {"method.name": method})])
+        deque(loop.start(settings, place / method).train(), maxlen=0)
+    return [place / method for method in own]
+
+
+@pytest.fixture(scope="session")
+def rivals(rival_folders) -> list[RunRecord]:
+    return read_runs(rival_folders)
+
+
+@pytest.fixture(scope="session")
+def aggmatch_run(rivals) -> RunRecord:
+    return rivals[0]
+
+
+@pytest.fixture(scope="session")
+def fixmatch_run(rivals) -> RunRecord:
+    return rivals[1]

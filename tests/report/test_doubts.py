@@ -1,0 +1,37 @@
+import torch
+
+from aggmatch.methods.aggmatch.aggregation import Aggregate
+from aggmatch.report.doubts import confidently_overruled, least_sure, rule
+from aggmatch.report.pseudo_labels import PseudoLabeled
+
+OWN = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
+REFINED = torch.tensor([[0.9, 0.1], [0.1, 0.9], [0.7, 0.3], [0.7, 0.3]])
+CONFIDENCE = torch.tensor([0.5, 0.8, 0.9, 0.5])
+
+
+def found() -> PseudoLabeled:
+    return PseudoLabeled(
+        step=1,
+        index=torch.tensor([10, 20, 30, 40]),
+        truth=torch.zeros(4, dtype=torch.long),
+        own=OWN,
+        aggregated=Aggregate(REFINED, REFINED, CONFIDENCE),
+        refines=True,
+    )
+
+
+def test_the_least_sure_come_first_and_of_equals_the_earlier():
+    assert least_sure(found(), 3).tolist() == [0, 3, 1]
+
+
+def test_only_labels_that_aggregation_changed_are_overruled_most_sure_first():
+    assert confidently_overruled(found(), 5).tolist() == [2, 1]
+    assert confidently_overruled(found(), 1).tolist() == [2]
+
+
+def test_the_rule_of_the_choice_is_stated():
+    assert rule(1397, 2, 1) == (
+        "Shown, out of 1,397: the 2 with the least consensus; then the 1 with the most consensus among those whose "
+        "refined class is not the network's own."
+    )
+    assert "there is none whose refined class is not the network's own" in rule(10, 2, 0)

@@ -1,0 +1,119 @@
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from aggmatch.errors import AggMatchError
+from aggmatch.files import write_atomically
+from aggmatch.runs.checkpoint import Checkpoint, digest, found, load_newest, pack, save, unpack
+
+
+def checkpoint(value: float) -> Checkpoint:
+    tensors = {"online.weight": torch.full((2, 3), value), "generator.state": torch.arange(4, dtype=torch.uint8)}
+    return Checkpoint(tensors, {"step": int(value), "stream": {"block": 1}, "names": ["a", "b"]})
+
+
+def test_a_checkpoint_survives_packing():
+    original = checkpoint(3)
+    copy = unpack(pack(original))
+    assert copy.facts == original.facts
+    assert all(torch.equal(copy.tensors[name], tensor) for name, tensor in original.tensors.items())
+    assert list(copy.section("online")) == ["weight"]
+
+
+def test_strided_tensors_are_stored_by_their_values(tmp_path: Path):
+    channels_last = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    copy = unpack(pack(Checkpoint({"x": channels_last, "half": channels_last[:, :1]}, {})))
+    assert torch.equal(copy.tensors["x"], channels_last)
+    assert torch.equal(copy.tensors["half"], channels_last[:, :1])
+
+
+def test_the_last_two_are_kept_and_the_newest_is_loaded(tmp_path: Path):
+    for step in (5, 10, 100_000_000, 15):
+        save(tmp_path, step, checkpoint(step))
+    assert [int(path.name.split("-")[1]) for path in found(tmp_path)] == [100_000_000, 15]
+    newest = load_newest(tmp_path)
+    assert newest is not None
+    assert newest.facts["step"] == 100_000_000
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "emptied"])
+def test_a_damaged_one_is_named_and_the_one_before_it_used(tmp_path: Path, damage):
+    save(tmp_path, 1, checkpoint(1))
+    path = save(tmp_path, 2, checkpoint(2))
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes({"truncated": bytes(data[:-7]), "flipped": bytes(data), "emptied": b""}[damage])
+    with pytest.warns(UserWarning, match=f"{path.name} is damaged"):
+        newest = load_newest(tmp_path)
+    assert newest is not None
+    assert newest.facts["step"] == 1
+
+
+def test_one_that_is_no_checkpoint_is_damaged_whatever_its_digest_says(tmp_path: Path):
+    save(tmp_path, 1, checkpoint(1))
+    (tmp_path / f"step-00000002-{digest(b'no tensors')}.safetensors").write_bytes(b"no tensors")
+    with pytest.warns(UserWarning, match="is damaged: not a checkpoint"):
+        newest = load_newest(tmp_path)
+    assert newest is not None
+    assert newest.facts["step"] == 1
+
+
+def test_all_damaged_is_an_error_and_none_at_all_is_not(tmp_path: Path):
+    assert load_newest(tmp_path) is None
+    save(tmp_path, 1, checkpoint(1)).write_bytes(b"x")
+    with (
+        pytest.warns(UserWarning, match="is damaged"),
+        pytest.raises(
+            AggMatchError,
+            match=f"No checkpoint in .* is whole. Remove {tmp_path.parent} and start its run again.",
+        ),
+    ):
+        load_newest(tmp_path)
+
+
+def test_a_run_whose_checkpoints_cannot_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch):
+    save(tmp_path, 1, checkpoint(1)).write_bytes(b"x")
+    save(tmp_path, 2, checkpoint(2))
+
+    def refuse(path: Path) -> bytes:
+        if "00000002" in path.name:
+            raise PermissionError(13, "Permission denied")
+        return b"x"
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with (
+        pytest.warns(UserWarning, match="is damaged|cannot be read: Permission denied"),
+        pytest.raises(AggMatchError, match=r"can be used \(Permission denied\). Make them readable and resume again."),
+    ):
+        load_newest(tmp_path)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_and_no_debris(tmp_path: Path):
+    save(tmp_path, 1, checkpoint(1))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(AggMatchError, match=r"Cannot write .*step-00000002.*: File too large"):
+            save(tmp_path, 2, checkpoint(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in tmp_path.iterdir()] == [path.name for path in found(tmp_path)]
+    newest = load_newest(tmp_path)
+    assert newest is not None
+    assert newest.facts["step"] == 1
+
+
+def test_debris_of_a_kill_while_writing_is_swept_up(tmp_path: Path):
+    (tmp_path / ".step-00000001-0123456789abcdef.safetensors.xyz").write_bytes(b"half")
+    save(tmp_path, 2, checkpoint(2))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_atomic_write_replaces_the_whole_file(tmp_path: Path):
+    path = tmp_path / "summary.json"
+    path.write_text("old and longer")
+    write_atomically(path, b"new")
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o044, "others may read it as any other file"

@@ -1,0 +1,49 @@
+"""Run folders written by version 0.1 still load, resume, report and predict."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import aggmatch
+from aggmatch.runs.checkpoint import unpack
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "runs-0.1"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Copies a stored run folder, so that a test may write into it."""
+
+    def copy(name: str) -> Path:
+        return shutil.copytree(FIXTURES / name, tmp_path / name)
+
+    return copy
+
+
+def test_a_finished_run_predicts_as_its_summary_says(folder):
+    model = aggmatch.TrainedModel.load(folder("finished"))
+    assert model.evaluate(model.data()).accuracy == pytest.approx(57.22, abs=0.5)
+
+
+def test_a_run_that_stopped_half_way_ends_with_the_weights_of_the_finished_one(folder):
+    run = aggmatch.resume(folder("halfway"))
+    assert run.state.steps_done == 40
+    for _ in run.train():
+        pass
+    ours, stored = (unpack((path / "model.safetensors").read_bytes()) for path in (run.folder.path, folder("finished")))
+    assert ours.tensors.keys() == stored.tensors.keys()
+    for name, tensor in stored.tensors.items():
+        torch.testing.assert_close(ours.tensors[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["finished", "halfway"])
+def test_the_commands_take_old_folders(run, folder, name):
+    path = folder(name)
+    code, out, _ = run("results", path, "--as", "csv")
+    assert code == 0
+    assert "aggmatch" in out
+    code, _, err = run("report", path, "--out", "page.html", "-q")
+    assert code == 0, err
+    assert "aggmatch on digits" in Path("page.html").read_text(encoding="utf-8")

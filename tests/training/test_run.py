@@ -1,0 +1,386 @@
+"""Runs as a whole: what they leave behind, and how they stop and go on."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from aggmatch.config import Layer, read_file
+from aggmatch.errors import AggMatchError
+from aggmatch.inference.model import Snapshot, TrainedModel
+from aggmatch.runs.checkpoint import Checkpoint, found, load_newest, pack, save, unpack
+from aggmatch.runs.folder import RunFolder
+from aggmatch.runs.log import read_log
+from aggmatch.settings import resolve
+from aggmatch.training import run as loop
+
+QUICK = {
+    "data.name": "digits",
+    "model.name": "small-4",
+    "method.slots": 16,
+    "method.subsets": 4,
+    "train.steps": 24,
+    "train.batch": 10,
+    "train.unlabeled_ratio": 2,
+    "train.log_every": 5,
+    "train.evaluate_every": 10,
+    "runtime.checkpoint_every": 4,
+}
+
+
+def quick(**changes):
+    return resolve([Layer("the test", QUICK | {key.replace("__", "."): value for key, value in changes.items()})])
+
+
+def complete(run: loop.Run) -> loop.Run:
+    for _ in run.train():
+        pass
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> RunFolder:
+    return complete(loop.start(quick(), tmp_path_factory.mktemp("runs") / "whole")).folder
+
+
+def model_bytes(folder: RunFolder) -> bytes:
+    return folder.model.read_bytes()
+
+
+def test_a_run_folder_holds_everything(finished: RunFolder):
+    summary = finished.read_json(finished.summary)
+    assert {name: summary[name] for name in ("data", "labels", "fold", "method", "steps", "network")} == {
+        "data": "digits",
+        "labels": 10,
+        "fold": 0,
+        "method": "aggmatch",
+        "steps": 24,
+        "network": "average",
+    }
+    records = read_log(finished.metrics)
+    assert [record["step"] for record in records] == [5, 10, 15, 20, 24]
+    assert [record["step"] for record in records if "accuracy_average" in record] == [10, 20, 24]
+    for name in ("loss", "loss_labeled", "loss_unlabeled", "lr", "images_per_second", "queue_fill", "confidence"):
+        assert name in records[0]
+    assert {"pseudo_precision", "pseudo_recall", "pseudo_coverage"} <= set(records[0])
+    assert summary["accuracy"] == records[-1]["accuracy_average"]
+    assert summary["hardware"]
+    assert resolve([read_file(finished.config)]) == quick()
+    assert json.loads(finished.split.read_text())["labeled"]
+    assert unpack(model_bytes(finished)).facts["classes"] == list("0123456789")
+    assert [int(path.name.split("-")[1]) for path in found(finished.checkpoints)] == [24, 20]
+
+
+def test_the_same_settings_give_the_same_weights(finished: RunFolder, tmp_path: Path):
+    again = complete(loop.start(quick(), tmp_path / "again"))
+    assert model_bytes(again.folder) == model_bytes(finished)
+    other = complete(loop.start(quick(data__fold=1), tmp_path / "other"))
+    assert model_bytes(other.folder) != model_bytes(finished)
+
+
+def test_a_split_can_be_reused(finished: RunFolder, tmp_path: Path):
+    run = loop.start(quick(data__split=str(finished.split), data__fold=3, train__steps=2), tmp_path / "reused")
+    assert run.split.labeled.tolist() == json.loads(finished.split.read_text())["labeled"]
+    complete(run)
+    drawn = {"labels": len(run.split.labeled), "fold": 0}
+    summary, stored = run.folder.read_json(run.folder.summary), run.folder.read_json(run.folder.config)["data"]
+    for place in (summary, stored):
+        assert {name: place[name] for name in drawn} == drawn, "those of the split"
+
+
+@pytest.mark.parametrize("cadence", ["checkpoint", "signal"])
+def test_a_stopped_run_continues_to_the_same_weights_and_metrics(finished: RunFolder, tmp_path: Path, cadence):
+    run = loop.start(quick(), tmp_path / "stopped")
+    records = run.train()
+    if cadence == "signal":
+        assert [next(records)["step"] for _ in range(2)] == [5, 10]
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(loop.Stopped) as stopped:
+            next(records)
+        assert stopped.value.signal_number == signal.SIGTERM
+        assert stopped.value.step == 11, "the step after the record that was looked at"
+        latest = load_newest(run.folder.checkpoints)
+        assert latest is not None
+        assert latest.facts["step"] == 11, "that very step is saved"
+    else:
+        for record in records:
+            if record["step"] == 15:
+                break
+        del records
+    resumed = complete(loop.resume(tmp_path / "stopped", []))
+    assert model_bytes(resumed.folder) == model_bytes(finished)
+    untimed = [
+        [{k: v for k, v in record.items() if k not in ("seconds", "images_per_second")} for record in read_log(path)]
+        for path in (finished.metrics, resumed.folder.metrics)
+    ]
+    assert untimed[0] == untimed[1]
+
+
+@pytest.mark.slow
+def test_a_killed_process_continues_to_bit_identical_weights(finished: RunFolder, tmp_path: Path):
+    out = tmp_path / "killed"
+    options = [word for key, value in QUICK.items() if key != "data.name" for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "aggmatch", "train", "digits", "--out", str(out), *options]
+    environment = os.environ | {"PYTHONPATH": str(Path(loop.__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    for kill_after in (1, 2):
+        process = subprocess.Popen([*command, *(["--resume"] if kill_after > 1 else [])], env=environment)
+        deadline = time.monotonic() + 120
+        while len(found(out / "checkpoints")) < kill_after and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = subprocess.run([*command, "--resume"], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    whole = tmp_path / "whole"
+    done = subprocess.run(
+        [*command[: -len(options) - 1], str(whole), *options], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert model_bytes(RunFolder(out)) == model_bytes(RunFolder(whole))
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(finished: RunFolder, tmp_path: Path):
+    run = loop.start(quick(), tmp_path / "damaged")
+    for record in run.train():
+        if record["step"] == 15:
+            break
+    newest = found(run.folder.checkpoints)[0]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    with pytest.warns(UserWarning, match="is damaged"):
+        resumed = loop.resume(tmp_path / "damaged", [])
+    assert resumed.state.steps_done == 8
+    assert model_bytes(complete(resumed).folder) == model_bytes(finished)
+
+
+def test_a_resume_with_another_configuration_is_refused_with_its_keys(finished: RunFolder):
+    changes = [Layer("--set optim.lr=0.01", {"optim.lr": 0.01}), Layer("--set x", {"method.slots": 8})]
+    with pytest.raises(AggMatchError) as caught:
+        loop.resume(finished.path, changes)
+    assert "optim.lr was 0.03, now 0.01" in str(caught.value)
+    assert "method.slots was 16, now 8" in str(caught.value)
+
+
+def test_training_may_pause_and_go_on_in_the_same_run(finished: RunFolder, tmp_path: Path):
+    run = loop.start(finished.settings(), tmp_path / "run")
+    first = next(iter(run.train()))
+    paused = run.seconds
+    rest = list(run.train())
+    logged = [record["step"] for record in read_log(run.folder.metrics)]
+    assert logged == [first["step"], *(record["step"] for record in rest)]
+    assert logged == [record["step"] for record in read_log(finished.metrics)]
+    assert rest[0]["seconds"] >= paused
+    assert model_bytes(run.folder) == model_bytes(finished)
+
+
+def test_precision_is_that_of_all_pseudo_labels_since_the_last_line(finished: RunFolder):
+    for record in read_log(finished.metrics):
+        if record.get("pseudo_coverage"):
+            expected = record["pseudo_recall"] / record["pseudo_coverage"]
+            assert record["pseudo_precision"] == pytest.approx(expected)
+        else:
+            assert "pseudo_precision" not in record
+
+
+def test_where_it_runs_may_change_on_resume(finished: RunFolder):
+    run = loop.resume(finished.path, [Layer("x", {"runtime.checkpoint_every": 7, "runtime.device": "cpu"})])
+    assert run.settings.runtime.checkpoint_every == 7
+
+
+def test_what_was_trained_on_another_kind_of_device_is_not_resumed(finished: RunFolder, tmp_path: Path):
+    folder = RunFolder(shutil.copytree(finished.path, tmp_path / "moved"))
+    newest = unpack(found(folder.checkpoints)[0].read_bytes())
+    for path in found(folder.checkpoints):
+        path.unlink()
+    save(folder.checkpoints, 24, Checkpoint(newest.tensors, {**newest.facts, "device": "cuda"}))
+    with pytest.raises(AggMatchError, match="Cannot resume on cpu what was trained on cuda"):
+        loop.resume(folder.path, [])
+
+
+def test_a_finished_run_is_left_as_it_is(finished: RunFolder):
+    before = {path: path.read_bytes() for path in (finished.summary, finished.model, finished.metrics)}
+    assert list(loop.resume(finished.path, []).train()) == []
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_resume_after_the_log_lost_its_end_goes_on_with_whole_lines(finished: RunFolder, tmp_path: Path):
+    folder = RunFolder(shutil.copytree(finished.path, tmp_path / "lost"))
+    for path in (folder.summary, found(folder.checkpoints)[0]):
+        path.unlink()
+    folder.metrics.write_bytes(folder.metrics.read_bytes()[:100])
+    with pytest.warns(UserWarning, match="is shorter than when the checkpoint was written"):
+        complete(loop.resume(folder.path, []))
+    assert model_bytes(folder) == model_bytes(finished)
+    assert [record["step"] for record in read_log(folder.metrics)] == [24]
+
+
+def test_a_folder_with_a_run_is_not_overwritten(finished: RunFolder):
+    before = model_bytes(finished)
+    with pytest.raises(AggMatchError, match="holds a run already. Continue it with --resume"):
+        loop.start(quick(), finished.path)
+    assert model_bytes(finished) == before
+
+
+def test_a_folder_with_other_things_is_not_used(tmp_path: Path):
+    (tmp_path / "thesis.tex").write_text("irreplaceable")
+    with pytest.raises(AggMatchError, match="is not empty and holds no run"):
+        loop.start(quick(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_mistake_leaves_no_folder_behind(tmp_path: Path):
+    with pytest.raises(AggMatchError, match="data.labels"):
+        loop.start(quick(data__labels=13), tmp_path / "run")
+    with pytest.raises(AggMatchError, match=r"runtime\.device"):
+        loop.start(quick(runtime__device="quantum"), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_that_failed_half_way_can_be_made_again(finished: RunFolder, tmp_path: Path):
+    folder = RunFolder(tmp_path / "again")
+    folder.path.mkdir()
+    folder.split.write_bytes(finished.split.read_bytes())
+    assert loop.start(quick(), folder.path).folder.holds_run
+    folder.config.unlink()
+    folder.split.write_text("another split")
+    with pytest.raises(AggMatchError, match="is not empty and holds no run"):
+        loop.start(quick(), folder.path)
+    assert folder.split.read_text() == "another split"
+
+
+def test_a_run_without_checkpoints_says_that_it_begins_again(finished: RunFolder, tmp_path: Path):
+    folder = RunFolder(shutil.copytree(finished.path, tmp_path / "bare"))
+    shutil.rmtree(folder.checkpoints)
+    assert list(loop.resume(folder.path, []).train()) == [], "it is finished"
+    folder.summary.unlink()
+    with pytest.warns(UserWarning, match="has no checkpoint; its run begins again"):
+        assert loop.resume(folder.path, []).state.steps_done == 0
+
+
+def test_a_checkpoint_of_another_run_is_refused(finished: RunFolder, tmp_path: Path):
+    other = complete(loop.start(quick(model__name="small-8", train__steps=2), tmp_path / "other"))
+    folder = RunFolder(shutil.copytree(finished.path, tmp_path / "mixed"))
+    shutil.rmtree(folder.checkpoints)
+    shutil.copytree(other.folder.checkpoints, folder.checkpoints)
+    with pytest.raises(AggMatchError, match="its newest checkpoint is not of this run"):
+        loop.resume(folder.path, [])
+
+
+def test_what_is_due_at_a_step_is_saved_before_its_record_is_shown(tmp_path: Path):
+    run = loop.start(quick(train__log_every=4), tmp_path / "left")
+    records = run.train()
+    assert next(records)["step"] == 4
+    assert len(found(run.folder.checkpoints)) == 1
+
+
+def test_there_is_nothing_to_resume_in_an_empty_folder(tmp_path: Path):
+    with pytest.raises(AggMatchError, match="it holds no run"):
+        loop.resume(tmp_path, [])
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path):
+    run = loop.start(quick(), tmp_path / "bad")
+    step = run.state.method.step
+
+    def poisoned(batch, online, average):
+        result = step(batch, online, average)
+        if run.state.steps_done == 10:
+            result.loss.data.fill_(float("nan"))
+        return result
+
+    run.state.method.step = poisoned
+    with pytest.raises(
+        AggMatchError, match=r"loss is not finite at step 11\. The last good checkpoint is .*step-00000008-"
+    ):
+        complete(run)
+    assert [int(path.name.split("-")[1]) for path in found(run.folder.checkpoints)] == [8, 4]
+    assert not run.folder.model.exists()
+
+
+def test_weights_that_are_not_finite_after_the_last_step_are_no_result(tmp_path: Path):
+    run = loop.start(quick(train__steps=1, optim__lr=1e39), tmp_path / "bad")
+    with pytest.raises(AggMatchError, match=r"weights are not finite after step 1\..*lower learning rate"):
+        complete(run)
+    assert not run.folder.model.exists()
+    assert not run.folder.summary.exists()
+    assert not found(run.folder.checkpoints)
+
+
+def test_a_second_process_is_kept_out(tmp_path: Path):
+    run = loop.start(quick(train__steps=6), tmp_path / "run")
+    records = run.train()
+    next(records)
+    with pytest.raises(AggMatchError, match="Another process is training in .*run. Wait for its end, or stop it."):
+        complete(loop.resume(tmp_path / "run", []))
+    assert len(list(records)) == 1
+
+
+def test_the_online_network_can_be_the_headline(tmp_path: Path):
+    run = complete(loop.start(quick(train__evaluated="online", train__steps=5), tmp_path / "online"))
+    summary = run.folder.read_json(run.folder.summary)
+    assert summary["network"] == "online"
+    assert summary["accuracy"] == summary["accuracy_online"]
+    weights = unpack(model_bytes(run.folder)).section("network")
+    assert all(torch.equal(weights[name], tensor) for name, tensor in run.state.online.state_dict().items())
+
+
+def test_snapshots_hold_the_networks_and_the_queue_of_their_step(finished: RunFolder):
+    assert sorted(path.name for path in finished.snapshots.iterdir()) == [
+        "step-00000003.safetensors",
+        "step-00000012.safetensors",
+        "step-00000024.safetensors",
+    ]
+    last = Snapshot.load(finished.snapshot(24), finished.settings())
+    assert last.step == 24
+    model = TrainedModel.load(finished.path).network.state_dict()
+    assert all(torch.equal(tensor, model[name]) for name, tensor in last.average.state_dict().items())
+    first = Snapshot.load(finished.snapshot(3), finished.settings())
+    assert int(last.method.get_buffer("queue.fill").sum()) > int(first.method.get_buffer("queue.fill").sum())
+
+
+def test_a_damaged_snapshot_is_named(finished: RunFolder, tmp_path: Path):
+    path = tmp_path / "half.safetensors"
+    path.write_bytes(finished.snapshot(24).read_bytes()[:1000])
+    with pytest.raises(AggMatchError, match="Cannot read .*half.safetensors"):
+        Snapshot.load(path, finished.settings())
+
+
+def test_no_snapshots_are_kept_when_none_are_wanted(tmp_path: Path):
+    run = complete(loop.start(quick(runtime__snapshots=[]), tmp_path / "run"))
+    assert not run.folder.snapshots.exists()
+
+
+def test_a_model_of_other_networks_is_refused_in_one_sentence(finished: RunFolder, tmp_path: Path):
+    saved = unpack(finished.model.read_bytes())
+    renamed = {name.replace("layers", "stages"): tensor for name, tensor in saved.tensors.items()}
+    other = RunFolder(tmp_path / "other")
+    shutil.copytree(finished.path, other.path)
+    other.model.write_bytes(pack(Checkpoint(renamed, saved.facts)))
+    with pytest.raises(AggMatchError, match="its tensors do not fit the networks of aggmatch 0") as caught:
+        TrainedModel.load(other.path)
+    assert len(str(caught.value)) < 300 + len(str(other.model))
+
+
+def test_a_snapshot_that_cannot_be_written_does_not_end_the_run(tmp_path: Path):
+    run = loop.start(quick(runtime__snapshots=[0.5]), tmp_path / "run")
+    run.folder.snapshots.write_text("a file where a folder should be")
+    with pytest.warns(UserWarning, match="A snapshot for analyses is missing"):
+        complete(run)
+    assert run.folder.model.exists()
+
+
+def test_another_method_is_refused_by_its_name_on_resume(finished: RunFolder, tmp_path: Path):
+    copy = RunFolder(shutil.copytree(finished.path, tmp_path / "copy"))
+    with pytest.raises(AggMatchError, match=r"method\.name was '.*', now 'paws'\. Start a new run"):
+        loop.resume(copy.path, {"method.name": "paws"})
+
+
+def test_a_folder_in_which_another_process_began_a_run_meanwhile_is_named_as_such(finished: RunFolder):
+    with pytest.raises(AggMatchError, match="holds a run already"):
+        finished.create(b"split", {})
