@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 import pytest
 
 from aggmatch.config import (
-    ConfigError,
     Count,
     Fraction,
     Layer,
@@ -23,6 +22,7 @@ from aggmatch.config import (
     sections,
 )
 from aggmatch.errors import AggMatchError
+from aggmatch.validate import InvalidValue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Outer(Settings):
 def test_settings_are_frozen_and_checked_when_made():
     with pytest.raises(FrozenInstanceError):
         Inner().tau = 0.5  # type: ignore[misc]
-    with pytest.raises(ConfigError, match=r"tau must be in \[0, 1\], got 1.5"):
+    with pytest.raises(InvalidValue, match=r"tau must be in \[0, 1\], got 1.5"):
         Inner(tau=1.5)
 
 
@@ -70,14 +70,14 @@ def test_settings_are_frozen_and_checked_when_made():
     ],
 )
 def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(values, message):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(InvalidValue) as caught:
         Outer.build(values)
     assert str(caught.value) == message + "."
 
 
 def test_an_error_says_where_the_value_came_from():
     values, sources = merge([Layer("run.toml", {"inner.tau": 0.5}), Layer("--set inner.tau=2", {"inner.tau": 2})])
-    with pytest.raises(ConfigError, match=r"inner\.tau must be in \[0, 1\], got 2\.0 \(from --set inner\.tau=2\)\."):
+    with pytest.raises(InvalidValue, match=r"inner\.tau must be in \[0, 1\], got 2\.0 \(from --set inner\.tau=2\)\."):
         Outer.build(values, sources)
 
 
@@ -120,7 +120,7 @@ def test_sections_are_found_at_every_depth():
 
 
 def test_a_key_below_a_value_is_refused():
-    with pytest.raises(ConfigError, match=r"steps\.more cannot be set: 'steps' is not a section"):
+    with pytest.raises(InvalidValue, match=r"steps\.more cannot be set: 'steps' is not a section"):
         merge([Layer("a", {"steps": 1}), Layer("b", {"steps.more": 1})])
 
 
@@ -196,7 +196,7 @@ def test_annotated_types_keep_their_range_inside_a_section():
     class Local(Settings):
         ratio: Annotated[float, Range(1)] = 1.0
 
-    with pytest.raises(ConfigError, match="ratio must be at least 1, got 0.5"):
+    with pytest.raises(InvalidValue, match="ratio must be at least 1, got 0.5"):
         Local(ratio=0.5)
 
 

@@ -2,11 +2,12 @@ import json
 
 import pytest
 
-from aggmatch.config import ConfigError, Layer, flatten, sections
+from aggmatch.config import Layer, flatten, sections
 from aggmatch.errors import AggMatchError
-from aggmatch.methods import known_methods
+from aggmatch.methods import METHODS
 from aggmatch.recipes import DATA, METHOD
 from aggmatch.settings import RunSettings, resolve, with_split
+from aggmatch.validate import InvalidValue
 
 
 def resolved(**values):
@@ -58,7 +59,7 @@ def test_the_command_line_beats_a_file_which_beats_the_recipe():
     assert settings.model.name == DATA["digits"]["model.name"]
 
 
-@pytest.mark.parametrize("method", known_methods())
+@pytest.mark.parametrize("method", METHODS.names())
 @pytest.mark.parametrize("data", DATA)
 def test_every_recipe_resolves_and_survives_json(data, method):
     settings = resolved(data__name=data, method__name=method)
@@ -67,7 +68,7 @@ def test_every_recipe_resolves_and_survives_json(data, method):
 
 
 def test_every_recipe_is_of_a_known_method():
-    assert {method for _, method in METHOD} <= set(known_methods())
+    assert {method for _, method in METHOD} <= set(METHODS.names())
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_a_wrong_setting_is_explained(values, message):
     ],
 )
 def test_a_value_in_the_place_of_a_section_is_answered_with_a_setting_of_it(section, value, meant):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(InvalidValue) as caught:
         resolve([Layer("run.toml", {section: value})])
     assert str(caught.value) == (
         f"{section} is a section and takes no value of its own, got {value!r}; set what is in it, such as {meant} "
@@ -111,7 +112,7 @@ def test_a_value_in_the_place_of_a_section_is_answered_with_a_setting_of_it(sect
 @pytest.mark.parametrize("section", [key for key, _ in sections(RunSettings)])
 def test_the_value_is_at_fault_whatever_is_set_in_the_section_later(section):
     layers = [Layer("run.toml", {section: 1}), Layer("--set", {f"{section}.name": "digits"})]
-    with pytest.raises(ConfigError, match=rf"^{section} is a section .* \(from run\.toml\)\.$"):
+    with pytest.raises(InvalidValue, match=rf"^{section} is a section .* \(from run\.toml\)\.$"):
         resolve(layers)
 
 
@@ -123,7 +124,7 @@ def test_a_section_may_be_given_whole_and_keeps_the_recipe():
 
 
 def test_the_field_that_holds_the_name_of_the_method_is_no_setting():
-    with pytest.raises(ConfigError, match=r"method_name does not exist; the method is chosen by method\.name"):
+    with pytest.raises(InvalidValue, match=r"method_name does not exist; the method is chosen by method\.name"):
         resolved(method_name="fixmatch")
 
 
@@ -151,7 +152,7 @@ def test_a_reused_split_decides_labels_and_fold(split, chosen):
 
 @pytest.mark.parametrize(("key", "value", "own"), [("data.labels", 10, 20), ("data.fold", 0, 2)])
 def test_labels_and_fold_that_are_not_those_of_the_split_are_refused(split, key, value, own):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(InvalidValue) as error:
         with_split([Layer("the file", {key: value}), split])
     path = split.values["data.split"]
     assert str(error.value) == f"{key} must be left out or {own}, as in the split {path}, got {value} (from the file)."

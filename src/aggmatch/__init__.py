@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from aggmatch.data import DataSet, Images, Split, draw_split, load
     from aggmatch.errors import AggMatchError
     from aggmatch.evaluation import Evaluation, evaluate
-    from aggmatch.functional import PseudoLabels
+    from aggmatch.functional import Aggregate, PseudoLabels
     from aggmatch.inference.model import TrainedModel
     from aggmatch.methods import Batch, Method, Problem, StepResult, Views, load_method
-    from aggmatch.methods.aggmatch.aggregation import Aggregate, Memory, aggregate
+    from aggmatch.methods.aggmatch.aggregation import Memory, aggregate
     from aggmatch.methods.aggmatch.queue import ClassBalancedQueue
     from aggmatch.models import Network, Output, build_network
     from aggmatch.settings import RunSettings, resolve
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "aggmatch.methods.aggmatch.aggregation": ("Aggregate", "Memory", "aggregate"),
+    "aggmatch.methods.aggmatch.aggregation": ("Memory", "aggregate"),
     "aggmatch.config": ("Layer", "Settings"),
     "aggmatch.data": ("DataSet", "Images", "Split", "draw_split", "load"),
     "aggmatch.errors": ("AggMatchError",),
     "aggmatch.evaluation": ("Evaluation", "evaluate"),
-    "aggmatch.functional": ("PseudoLabels",),
+    "aggmatch.functional": ("Aggregate", "PseudoLabels"),
     "aggmatch.inference.model": ("TrainedModel",),
     "aggmatch.methods": ("Batch", "Method", "Problem", "StepResult", "Views", "load_method"),
     "aggmatch.models": ("Network", "Output", "build_network"),

@@ -7,48 +7,39 @@ Its fields carry their allowed range in the type (`Fraction`, `Count`, ...) and 
 import ast
 import inspect
 import json
-import math
 import textwrap
 import tomllib
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from aggmatch.errors import AggMatchError, unknown
+from aggmatch.validate import Count, Fraction, InvalidValue, Natural, NonNegative, Positive, Range, check
 
-
-@dataclass(frozen=True)
-class Range:
-    """An interval of numbers, closed unless `above` says that the lower end is excluded."""
-
-    low: float = -math.inf
-    high: float = math.inf
-    above: bool = False
-
-    def __contains__(self, value: float) -> bool:
-        return (self.low < value if self.above else self.low <= value) and value <= self.high
-
-    def __str__(self) -> str:
-        if self.high == math.inf:
-            return f"{'above' if self.above else 'at least'} {self.low:g}"
-        return f"in {'(' if self.above else '['}{self.low:g}, {self.high:.10g}]"
-
-
-Fraction = Annotated[float, Range(0, 1)]
-Positive = Annotated[float, Range(0, above=True)]
-NonNegative = Annotated[float, Range(0)]
-Count = Annotated[int, Range(1)]
-Natural = Annotated[int, Range(0)]
-
-
-class ConfigError(AggMatchError):
-    """A wrong value of one key. The key grows by a prefix while the error travels up through the sections."""
-
-    def __init__(self, key: str, problem: str, source: str = "") -> None:
-        super().__init__(f"{key} {problem}" + (f" (from {source})." if source else "."))
-        self.key, self.problem, self.source = key, problem, source
+__all__ = [
+    "Changes",
+    "Count",
+    "Fraction",
+    "Layer",
+    "Natural",
+    "NonNegative",
+    "Positive",
+    "Range",
+    "Setting",
+    "Settings",
+    "as_layers",
+    "describe",
+    "differences",
+    "flatten",
+    "merge",
+    "no_section",
+    "parse_value",
+    "read_assignment",
+    "read_file",
+    "sections",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +48,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():
-            object.__setattr__(self, name, checked(getattr(self, name), kind, name))
+            object.__setattr__(self, name, check(from_words(getattr(self, name), kind), kind, name))
 
     @classmethod
     def build(
@@ -82,9 +73,9 @@ class Settings:
                 arguments[name] = value
         try:
             return cls(**arguments)
-        except ConfigError as error:
+        except InvalidValue as error:
             key = prefix + error.key
-            raise ConfigError(key, error.problem, sources.get(key, "")) from None
+            raise InvalidValue(key, error.problem, sources.get(key, "")) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values, ready for JSON."""
@@ -103,11 +94,11 @@ def is_section(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Settings)
 
 
-def no_section(key: str, value: Any, section: type[Settings], source: str) -> ConfigError:
+def no_section(key: str, value: Any, section: type[Settings], source: str) -> InvalidValue:
     """The error for a value in the place of a section, with the first setting of that section as an example."""
     first = next(iter(field_types(section)), "name")  # fields that depend on a choice follow the name of what is chosen
     problem = f"is a section and takes no value of its own, got {value!r}; set what is in it, such as {key}.{first}"
-    return ConfigError(key, problem, source)
+    return InvalidValue(key, problem, source)
 
 
 def sections(section: type[Settings], prefix: str = "") -> Iterator[tuple[str, type[Settings]]]:
@@ -124,35 +115,13 @@ def field_types(section: type[Settings]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(section)}
 
 
-def checked(value: Any, kind: Any, key: str) -> Any:
-    """`value` as `kind`, or a `ConfigError`. Whole numbers pass as floats and lists as tuples; nothing else is bent."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        value = checked(value, arguments[0], key)
-        if value is not None and value not in arguments[1]:
-            raise ConfigError(key, f"must be {arguments[1]}, got {value!r}")
-        return value
-    if origin in (Union, types.UnionType):
-        if type(None) in arguments and (value is None or (value in ("none", "null") and str not in arguments)):
-            return None  # TOML has no word for nothing
-        return checked(value, next(argument for argument in arguments if argument is not type(None)), key)
-    if origin is Literal:
-        if value is None and "none" in arguments:  # `--set a.b=none` reads as nothing before its type is known
-            return "none"
-        if value not in arguments:
-            raise ConfigError(key, f"must be one of {', '.join(map(str, arguments))}, got {value!r}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, (tuple, list)):
-            raise ConfigError(key, f"must be a list, got {value!r}")
-        return tuple(checked(item, arguments[0], key) for item in value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if kind is float and isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(key, f"must be a finite number, got {value!r}")
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        names = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
-        raise ConfigError(key, f"must be {names.get(kind, kind.__name__)}, got {value!r}")
+def from_words(value: Any, kind: Any) -> Any:
+    """Read `none` and `null` as the setting means them: TOML has no null, and `--set` cannot say the text "none"."""
+    choices = get_args(kind) if get_origin(kind) in (Union, types.UnionType, Literal) else ()
+    if value is None and "none" in choices:
+        return "none"
+    if value in ("none", "null") and type(None) in choices and str not in choices:
+        return None
     return value
 
 
@@ -190,7 +159,7 @@ def merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
             for section in sections:
                 place = place.setdefault(section, {})
                 if not isinstance(place, dict):
-                    raise ConfigError(key, f"cannot be set: '{section}' is not a section", layer.source)
+                    raise InvalidValue(key, f"cannot be set: '{section}' is not a section", layer.source)
             place[name] = value
             sources[key] = layer.source
     return nested, sources

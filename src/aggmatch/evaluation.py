@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from aggmatch.data import Images
+from aggmatch.devices import choose_threads, computing_on
 from aggmatch.methods import Method
 from aggmatch.models import Network, images_at_once
 
@@ -65,7 +66,9 @@ def predict(method: Method[Any], network: Network, pixels: Tensor) -> Tensor:
     device = next(network.parameters()).device
     training = network.training
     network.eval()
-    probs = [method.predict(network, some.to(device)).cpu() for some in pixels.split(images_at_once(pixels.shape[-1]))]
+    with computing_on(device, choose_threads(0, network)):
+        parts = pixels.split(images_at_once(pixels.shape[-1]))
+        probs = [method.predict(network, part.to(device)).cpu() for part in parts]
     network.train(training)
     return torch.cat(probs)
 

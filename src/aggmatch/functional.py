@@ -91,6 +91,17 @@ class PseudoLabels(NamedTuple):
     """Confidence, a 0/1 mask or a weight in [0, 1], (B,)."""
 
 
+class Aggregate(NamedTuple):
+    """Refined pseudo labels, and the agreement of the subsets that voted for them."""
+
+    probs: Tensor
+    """p̄, mean of the subsets' distributions, (B, Y)."""
+    vote: Tensor
+    """a, share of the subsets that vote for each class, (B, Y)."""
+    confidence: Tensor
+    """c̄ = exp(Σ a log a), (B,)."""
+
+
 def score_pseudo_labels(pseudo: PseudoLabels, truth_B: Tensor | None) -> dict[str, Tensor]:
     """Coverage of pseudo labels and, where the truth is known, their recall.
 

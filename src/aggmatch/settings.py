@@ -1,4 +1,4 @@
-"""The whole configuration of a run, and how it is put together from recipe, file and command line."""
+"""The whole configuration of a run, and how recipe, file and command line make it up."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,14 +8,16 @@ from typing import Annotated, Any, Literal
 from aggmatch.augment import ViewSettings
 from aggmatch.config import (
     Changes,
-    ConfigError,
     Count,
     Fraction,
     Layer,
     Natural,
+    NonNegative,
+    Positive,
     Range,
     Settings,
     as_layers,
+    flatten,
     merge,
     no_section,
     sections,
@@ -24,21 +26,45 @@ from aggmatch.data import DataSettings, drawn_settings
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
 from aggmatch.recipes import recipe
-from aggmatch.training.optim import OptimSettings
+from aggmatch.registry import absolute
+from aggmatch.validate import InvalidValue
+
+PARTS = ("method.name", "data.name", "model.name", "views.weak", "views.strong")
+"""Settings that name a part, which may be code from elsewhere; see `registry`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimSettings(Settings):
+    """Section `optim`: FixMatch's recipe."""
+
+    optimizer: Literal["sgd", "lars"] = "sgd"
+    """lars: SGD in which every kernel moves in proportion to its norm, for large batches and learning rates."""
+    lr: Positive = 0.03
+    """η: initial learning rate; it falls as η·cos(7πk/16K)."""
+    momentum: Fraction = 0.9
+    """Nesterov momentum."""
+    weight_decay: NonNegative = 5e-4
+    """L2 penalty on kernels; BatchNorm and biases are exempt."""
+    trust: Positive = 1e-3
+    """t: with `lars`, the step of a kernel as a share of its norm, times the learning rate."""
+    average: Fraction = 0.999
+    """λ_m: decay of the weight average, which is AggMatch's momentum network."""
+    average_warmup: bool = True
+    """Whether the average starts with a short memory, min(λ_m, (1+k)/(10+k)); with λ_m 0.999 for 9,000 steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings(Settings):
     """Section `train`: length, batches and cadence."""
 
-    steps: Annotated[int, Range(1, 2**24)] = 2**20  # as far as a float32 counts exactly
+    steps: Annotated[int, Range(1, 2**24)] = 2**20  # float32 counts exactly up to here
     """K: number of steps; the learning-rate schedule spans them."""
     batch: Count = 64
     """B: labelled images of a step."""
     unlabeled_ratio: Count = 7
     """µ: unlabelled images of a step for each labelled one."""
     seed: Natural = 0
-    """Seed of weights, order and views; together with the fold."""
+    """Seed of weights, order and views, together with the fold."""
     evaluated: Literal["average", "online"] = "average"
     """Network whose accuracy is the headline and which is saved as the model."""
     log_every: Count = 100
@@ -46,30 +72,35 @@ class TrainSettings(Settings):
     evaluate_every: Count = 5000
     """Steps between two evaluations on the test set."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Arithmetic of the network: bfloat16 autocast on CUDA and float32 on a CPU where `auto`."""
+    """Arithmetic of the network. auto: bfloat16 autocast on CUDA, float32 on a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeSettings(Settings):
-    """Section `runtime`: where and how it runs. Nothing here changes results, so a resume may change it."""
+    """Section `runtime`: where and how a run computes. A resume may change it: what is learned stays the same."""
 
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`, or the best there is."""
+    """`cpu`, `cuda`, `cuda:1`, or `auto` for the best one available."""
+    threads: Natural = 0
+    """CPU threads. 0: one for small networks, which are slower with more, and all cores for others."""
     data_dir: str = "data"
     """Folder of the downloaded data sets."""
     checkpoint_every: Count = 5000
     """Steps between two checkpoints."""
     snapshots: tuple[Fraction, ...] = (0.1, 0.5, 1.0)
-    """Shares of the steps after which networks and queue are kept for later analysis; none to save the space."""
+    """Shares of the steps after which networks and queue are saved for later analysis; empty saves the space."""
     graph: bool = True
     """Whether the whole step runs as one CUDA graph on CUDA."""
     tensorboard: bool = False
-    """Whether metrics are written for TensorBoard too (extra `track`)."""
+    """Whether metrics are also written for TensorBoard (extra `track`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(Settings):
-    """Everything that makes a run."""
+    """The whole configuration of a run, one field per section.
+
+    Example: `resolve({"data.name": "digits", "train.steps": 200}).train.steps` is 200.
+    """
 
     method_name: str
     method: Settings
@@ -81,12 +112,12 @@ class RunSettings(Settings):
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values; the method's name stands in its section."""
+        """Nested plain values; the method's name is in its section."""
         values = super().to_dict()
         return values | {"method": {"name": values.pop("method_name"), **values["method"]}}
 
     def layer(self, source: str) -> Layer:
-        """All of it as a layer that wins over others."""
+        """All settings as one layer, which wins over earlier layers."""
         return Layer(source, self.to_dict())
 
     def identity(self) -> dict[str, Any]:
@@ -95,8 +126,13 @@ class RunSettings(Settings):
 
 
 def resolve(changes: Changes) -> RunSettings:
-    """Put a run's configuration together: recipe of data set and method, then the changes, later ones winning."""
-    layers = as_layers(changes)
+    """Put a run's configuration together: the recipe of data set and method, then the changes, later ones winning.
+
+    changes: dotted keys and values, or layers of them. Keys without a value get the recipe's or the field's default.
+
+    Example: `resolve({"data.name": "cifar10", "method.name": "fixmatch", "optim.lr": 0.01})`.
+    """
+    layers = [with_absolute_paths(layer) for layer in as_layers(changes)]
     for layer in layers:
         check_sections(layer)
     chosen, sources = merge(layers)
@@ -104,15 +140,27 @@ def resolve(changes: Changes) -> RunSettings:
     method_name = chosen.get("method", {}).get("name", "aggmatch")
     for key, value in (("data.name", data_name), ("method.name", method_name)):
         if not isinstance(value, str):
-            raise ConfigError(key, f"must be a string, got {value!r}", sources.get(key, ""))
+            raise InvalidValue(key, f"must be a string, got {value!r}", sources.get(key, ""))
     values, sources = merge([*recipe(data_name, method_name), *layers])
     return build(values, sources, method_name)
 
 
-def with_split(layers: Sequence[Layer]) -> list[Layer]:
-    """Layers of a new run and, where they name a split to reuse, one more with its labels and its fold.
+def with_absolute_paths(layer: Layer) -> Layer:
+    """The layer with the whole paths of code files, so that a run means the same in every working directory."""
+    named = {key: absolute(layer.values[key]) for key in PARTS if isinstance(layer.values.get(key), str)}
+    return Layer(layer.source, {**layer.values, **named}) if named else layer
 
-    What was chosen otherwise is refused: it would not be what the run learns from.
+
+def parts_named(values: Mapping[str, Any]) -> list[str]:
+    """Names of parts among nested or dotted values."""
+    flat = flatten(values)
+    return [flat[key] for key in PARTS if isinstance(flat.get(key), str)]
+
+
+def with_split(layers: Sequence[Layer]) -> list[Layer]:
+    """The layers of a new run and, if they name a split to reuse, one more with its number of labels and its fold.
+
+    Raises `InvalidValue` if a layer says otherwise: the run would not learn from what it asks for.
     """
     chosen = {key: (value, layer.source) for layer in layers for key, value in layer.values.items()}
     split, _ = chosen.get("data.split", (None, ""))
@@ -122,21 +170,21 @@ def with_split(layers: Sequence[Layer]) -> list[Layer]:
     for key, own in drawn.items():
         value, source = chosen.get(key, (None, ""))
         if value not in (None, own):
-            raise ConfigError(key, f"must be left out or {own}, as in the split {split}, got {value!r}", source)
+            raise InvalidValue(key, f"must be left out or {own}, as in the split {split}, got {value!r}", source)
     return [*layers, Layer(f"the split {split}", drawn)]
 
 
 def check_sections(layer: Layer) -> None:
-    """Refuse a value in the place of a section: `method=fixmatch`, where `method.name` is meant."""
+    """Raise `InvalidValue` for a value in place of a section: `method=fixmatch` instead of `method.name=fixmatch`."""
     if "method_name" in layer.values:
-        raise ConfigError("method_name", "does not exist; the method is chosen by method.name", layer.source)
+        raise InvalidValue("method_name", "does not exist; choose the method with method.name", layer.source)
     for key, section in sections(RunSettings):
         if key in layer.values:
             raise no_section(key, layer.values[key], section, layer.source)
 
 
 def build(values: Mapping[str, Any], sources: Mapping[str, str], method_name: str) -> RunSettings:
-    """Settings from nested values, checked."""
+    """Validated settings from nested values."""
     values = dict(values)
     method_values = {key: value for key, value in dict(values.pop("method", {})).items() if key != "name"}
     method = load_method(method_name).config_type.build(method_values, sources, "method.", method_name)

@@ -23,7 +23,8 @@ from aggmatch.augment.crops import (
     uniform,
 )
 from aggmatch.augment.randaugment import INDEX
-from aggmatch.config import ConfigError, describe
+from aggmatch.config import describe
+from aggmatch.validate import InvalidValue
 
 CROPS = ("large_crop", "small_crop")
 LARGE, SMALL = (0.75, 1.0), (0.3, 0.75)
@@ -265,7 +266,7 @@ def test_no_crop_reads_a_value_on_the_host(view, channels, side):
 @pytest.mark.parametrize("area", [(0.5,), (0.8, 0.3), (0.0, 0.5), (0.1, 0.2, 0.3)])
 @pytest.mark.parametrize("name", ["large_area", "small_area"])
 def test_shares_that_are_no_interval_are_refused(name, area):
-    with pytest.raises(ConfigError, match=rf"^{name} must be two shares above 0, the smaller one first, got \["):
+    with pytest.raises(InvalidValue, match=rf"^{name} must be two shares above 0, the smaller one first, got \["):
         CropSettings(**{name: area})
 
 

@@ -13,8 +13,9 @@ from aggmatch.augment import VIEWS, Augmenter, ViewSettings
 from aggmatch.augment.crops import CropSettings, side_of_small
 from aggmatch.augment.randaugment import INDEX, OPERATIONS, randaugment_round
 from aggmatch.augment.views import GREY, cut_out, shift_and_mirror
-from aggmatch.config import ConfigError, describe
+from aggmatch.config import describe
 from aggmatch.errors import AggMatchError
+from aggmatch.validate import InvalidValue
 
 
 def asymmetric(count: int, side: int, channels: int = 1) -> Tensor:
@@ -302,12 +303,12 @@ def test_an_unknown_view_is_refused_with_the_closest_name():
 
 
 def test_a_pool_with_an_unknown_operation_is_refused():
-    with pytest.raises(ConfigError, match=r"^ops must be among auto_contrast, .*, translate_y, got 'rotat'\.$"):
+    with pytest.raises(InvalidValue, match=r"^ops must be among auto_contrast, .*, translate_y, got 'rotat'\.$"):
         ViewSettings(ops=("rotate", "rotat"))
 
 
 def test_an_empty_pool_is_refused():
-    with pytest.raises(ConfigError, match=r"^ops must name at least one operation, got none\.$"):
+    with pytest.raises(InvalidValue, match=r"^ops must name at least one operation, got none\.$"):
         ViewSettings(ops=())
 
 

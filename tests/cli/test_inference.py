@@ -252,7 +252,7 @@ def test_a_model_is_exported_and_predicts_the_same(run, trained, tmp_path):
     assert run("predict", "run", "photos/unlabeled", "--all", "--out", "p.json")[0] == 0
     expected = json.loads((tmp_path / "p.json").read_text())
 
-    from aggmatch.data import decode_all, find_images
+    from aggmatch.data.folder import decode_all, find_images
 
     pixels, _ = decode_all(find_images(tmp_path / "photos/unlabeled"), 8, 3)
     (probs,) = session.run(None, {"images": pixels.numpy()})

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aggmatch.data import Archive, download, fetch
+from aggmatch.data import Archive, download
+from aggmatch.data.download import fetch
 from aggmatch.errors import AggMatchError
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from aggmatch.config import ConfigError
 from aggmatch.data import load, make_split
 from aggmatch.data.folder import decode, decode_all, find_images, held_out, list_labeled, read_folder
 from aggmatch.data.splits import DataSettings
 from aggmatch.errors import AggMatchError
+from aggmatch.validate import InvalidValue
 
 
 def paint(file: Path, color: tuple[int, int, int] = (200, 30, 30), size: tuple[int, int] = (20, 20)) -> Path:
@@ -211,7 +211,7 @@ def test_all_given_labels_are_taken_and_every_image_is_unlabelled_too(flowers):
 
 def test_imbalance_needs_a_number_of_labels(flowers):
     data = load(str(flowers), Path("data"))
-    with pytest.raises(ConfigError, match=r"data\.labeled_imbalance needs a number of labels"):
+    with pytest.raises(InvalidValue, match=r"data\.labeled_imbalance needs a number of labels"):
         make_split(data, DataSettings(name=str(flowers), labels=None, labeled_imbalance=2.0))
 
 

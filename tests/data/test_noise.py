@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggmatch.config import ConfigError
 from aggmatch.data.noise import asymmetric, class_numbers, flips, parse_map, symmetric
 from aggmatch.errors import AggMatchError
+from aggmatch.validate import InvalidValue
 
 LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=80).map(np.array)
 HUNDREDTHS = st.integers(0, 100)
@@ -74,12 +74,12 @@ def test_a_map_is_read_from_items_with_arrows():
 
 @pytest.mark.parametrize("item", ["cat", "cat>", ">dog", "", "cat>cat"])
 def test_an_item_without_two_classes_is_refused(item):
-    with pytest.raises(ConfigError, match=f"two different classes, got '{item}'"):
+    with pytest.raises(InvalidValue, match=f"two different classes, got '{item}'"):
         parse_map((item,))
 
 
 def test_a_class_mapped_twice_is_refused():
-    with pytest.raises(ConfigError, match="got 'cat' again in 'cat>bird'"):
+    with pytest.raises(InvalidValue, match="got 'cat' again in 'cat>bird'"):
         parse_map(("cat>dog", "cat>bird"))
 
 

@@ -8,10 +8,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aggmatch.config import ConfigError
 from aggmatch.data import DataSettings, Images, Split, draw_split, load, make_split
 from aggmatch.data.splits import apportion, drawn_settings, long_tail
 from aggmatch.errors import AggMatchError
+from aggmatch.validate import InvalidValue
 
 QUICK = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 THIRTY = [0, 1, 2] * 10
@@ -251,7 +251,7 @@ def test_a_map_with_an_unknown_class_is_refused(small_data):
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(values, problem):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(InvalidValue) as error:
         DataSettings.build(values, {f"data.{key}": "here" for key in values}, prefix="data.")
     assert str(error.value) == problem
 

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggmatch.data import BalancedStream, IndexStream, streams
+from aggmatch.data import streams
+from aggmatch.data.streams import BalancedStream, IndexStream
 from aggmatch.data.randomness import permutations
 from aggmatch.errors import AggMatchError
 

@@ -15,7 +15,7 @@ from aggmatch.config import Layer, describe, read_assignment, read_file
 from aggmatch.data import SOURCES
 from aggmatch.experiments import compare, reproduce
 from aggmatch.experiments.paper import find_table
-from aggmatch.methods import known_methods, load_method
+from aggmatch.methods import METHODS, load_method
 from aggmatch.settings import RunSettings, resolve
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ PAGES = [
 ]
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 SETTINGS = {setting.key for setting in describe(RunSettings)} | {"method.name"}
-SETTINGS |= {s.key for name in known_methods() for s in describe(load_method(name).config_type, "method.")}
+SETTINGS |= {s.key for name in METHODS.names() for s in describe(load_method(name).config_type, "method.")}
 SECTIONS = "data|views|model|method|optim|train|runtime"
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -77,7 +77,7 @@ def plan(command: str, words: dict[str, Any]) -> None:
     assert data in SOURCES or data in ("flowers", "photos")  # folders of one's own
     layers.insert(0, Layer("the page", {"data.name": data}))
     if command == "compare":
-        compare.plan(listed(words["methods"]) or known_methods(), words["folds"], layers)
+        compare.plan(listed(words["methods"]) or METHODS.names(), words["folds"], layers)
         return
     grown = [Growth.parse(text) for text in words.get("grow") or []]
     layers += [Layer("--grow", {growth.key: value}) for growth in grown for value in growth.values]

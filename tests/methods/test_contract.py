@@ -16,9 +16,9 @@ from aggmatch.config import describe
 from aggmatch.data import Images
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import evaluate
-from aggmatch.methods import Method, known_methods, load_method
+from aggmatch.methods import Method, METHODS, load_method
 
-METHODS = known_methods()
+NAMES = METHODS.names()
 
 ABLATIONS = {
     "no momentum encoder": {"method__momentum_encoder": False},
@@ -29,7 +29,7 @@ ABLATIONS = {
     "subsets of different images": {"method__disjoint": "images"},
 }
 VARIANTS = [
-    *(pytest.param(name, {}, id=name) for name in METHODS),
+    *(pytest.param(name, {}, id=name) for name in NAMES),
     *(pytest.param("aggmatch", changes, id=f"aggmatch, {name}") for name, changes in ABLATIONS.items()),
 ]
 """Every method, and AggMatch with each of its parts exchanged."""
@@ -67,7 +67,7 @@ def no_host_reads() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_method_says_what_it_is(name):
     method = load_method(name)
     assert method.__doc__ != Method.__doc__
@@ -75,7 +75,7 @@ def test_a_method_says_what_it_is(name):
     assert method.reference or name == "supervised"
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_setting_of_a_method_is_documented_and_survives_json(name):
     config_type = load_method(name).config_type
     assert [setting.key for setting in describe(config_type) if not setting.text.endswith(".")] == []
@@ -83,7 +83,7 @@ def test_every_setting_of_a_method_is_documented_and_survives_json(name):
     assert config_type.build(json.loads(json.dumps(config.to_dict()))) == config
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_step_gives_a_finite_loss_its_parts_and_gradients(name, toy_state):
     state = toy_state(name)
     for _ in range(3):
@@ -169,7 +169,7 @@ def test_the_detector_of_host_reads_lets_pass_what_stays_on_the_device():
     assert tensor.tolist() == [2, 1, 0]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_steps_depend_on_the_seed_alone(name, toy_state):
     states = [toy_state(name), toy_state(name), toy_state(name, train__seed=1)]
     for state in states:
@@ -181,7 +181,7 @@ def test_steps_depend_on_the_seed_alone(name, toy_state):
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_restored_state_continues_bit_for_bit(name, toy_state):
     whole, stopped, resumed = toy_state(name), toy_state(name), toy_state(name)
     for _ in range(6):

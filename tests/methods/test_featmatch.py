@@ -5,13 +5,14 @@ import pytest
 import torch
 from tests.models.test_heads import linear, refined_by_hand
 
-from aggmatch.config import ConfigError, Layer
+from aggmatch.config import Layer
 from aggmatch.evaluation import evaluate
 from aggmatch.inference.model import TrainedModel
 from aggmatch.methods import Problem, Views
 from aggmatch.methods.featmatch import Config, FeatMatch, Records, cosine_clusters, group_means
 from aggmatch.settings import resolve
 from aggmatch.training import run as loop
+from aggmatch.validate import InvalidValue
 
 PROBLEM = Problem(classes=2, features=3, labels=4, images=20)
 
@@ -170,7 +171,7 @@ def test_the_number_of_strong_views_is_a_setting():
 
 
 def test_dropping_every_attention_weight_is_refused():
-    with pytest.raises(ConfigError, match=r"dropout must be in \[0, 0.9\], got 1.0"):
+    with pytest.raises(InvalidValue, match=r"dropout must be in \[0, 0.9\], got 1.0"):
         Config(dropout=1.0)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from aggmatch.methods import known_methods
+from aggmatch.methods import METHODS
 from aggmatch.report import figure as panels
 from aggmatch.report.figure import FOREGROUND, METHOD_COLORS, Panel, file_bytes, house_style, method_color, slug, svg
 
@@ -89,7 +89,7 @@ def test_the_house_style_does_not_depend_on_the_users():
 
 
 def test_every_method_has_a_colour_of_its_own():
-    assert set(METHOD_COLORS) == set(known_methods())
+    assert set(METHOD_COLORS) == set(METHODS.names())
     assert len(set(METHOD_COLORS.values())) == len(METHOD_COLORS)
     assert method_color("mine:Method") == method_color("mine:Method")
 

@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 from typing import NoReturn
 
 import pytest
-from tests.folders import line, write_folder
 from tests.conftest import toy_settings
+from tests.folders import line, write_folder
 
 from aggmatch.data import DataSet
 from aggmatch.errors import AggMatchError

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.conftest import toy_settings
 
-from aggmatch.methods import known_methods
+from aggmatch.methods import METHODS
 from aggmatch.models.wide_resnet import WideResNet
 from aggmatch.training.cuda_graph import WARM_CALLS, Captured, no_collection
 from aggmatch.training.trainer import Trainer
@@ -76,7 +76,7 @@ def assert_alike(left: Trainer, right: Trainer) -> None:
 
 @on_gpu
 @pytest.mark.parametrize("model", ["small-4", "wrn-10-2"])  # the wide one trains through fused kernels
-@pytest.mark.parametrize("method", known_methods())
+@pytest.mark.parametrize("method", METHODS.names())
 def test_a_captured_step_equals_the_ordinary_one(toy_data, toy_split, method, model):
     ordinary = make(toy_data, toy_split, method, runtime__graph=False, model__name=model)
     captured = make(toy_data, toy_split, method, runtime__graph=True, model__name=model)
@@ -108,7 +108,7 @@ def test_learning_rate_and_average_advance_in_the_replay(toy_data, toy_split):
 
 
 @on_gpu
-@pytest.mark.parametrize("method", known_methods())
+@pytest.mark.parametrize("method", METHODS.names())
 def test_the_fused_network_learns_as_the_plain_one_does(toy_data, toy_split, method):
     fused, plain = (make(toy_data, toy_split, method, runtime__graph=False, model__name="wrn-10-2") for _ in range(2))
     for network in (plain.online, plain.average):
@@ -122,7 +122,7 @@ def test_the_fused_network_learns_as_the_plain_one_does(toy_data, toy_split, met
 
 
 @on_gpu
-@pytest.mark.parametrize("method", known_methods())
+@pytest.mark.parametrize("method", METHODS.names())
 def test_a_captured_run_continues_from_a_checkpoint(toy_data, toy_split, method):
     whole = make(toy_data, toy_split, method)
     resumed = make(toy_data, toy_split, method)

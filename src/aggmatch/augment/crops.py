@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from aggmatch.augment.randaugment import INDEX, blend, tone
-from aggmatch.config import ConfigError, Fraction, Settings
+from aggmatch.config import Fraction, Settings
+from aggmatch.validate import InvalidValue
 
 ASPECT = 4 / 3
 """Largest ratio of the sides of a crop, before it is resized to a square."""
@@ -46,7 +47,7 @@ class CropSettings(Settings):
         for name in ("large_area", "small_area"):
             ends = getattr(self, name)
             if len(ends) != 2 or not 0 < ends[0] <= ends[1]:
-                raise ConfigError(name, f"must be two shares above 0, the smaller one first, got {list(ends)}")
+                raise InvalidValue(name, f"must be two shares above 0, the smaller one first, got {list(ends)}")
 
 
 def side_of_small(side: int, settings: CropSettings) -> int:

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from aggmatch.augment.crops import CropSettings, random_crop, side_of_small, uniform
 from aggmatch.augment.randaugment import INDEX, OPERATIONS, Interpolation, kernels_on, pick, randaugment_round
-from aggmatch.config import ConfigError, Fraction, Natural, Settings
-from aggmatch.errors import AggMatchError, unknown
+from aggmatch.config import Fraction, Natural, Settings
+from aggmatch.errors import AggMatchError
+from aggmatch.registry import Registry
+from aggmatch.validate import InvalidValue
 
 GREY = 127
 
@@ -25,6 +27,10 @@ GREY = 127
 class ViewSettings(Settings):
     """How the views of an image are made."""
 
+    weak: str = "weak"
+    """The view that methods get as their weak one: see `aggmatch list views`, or `path/to/file.py:Name`."""
+    strong: str = "strong"
+    """The same for the strong view."""
     flip: bool | None = None
     """Mirror images left to right, half of the time. None: where the data set allows it."""
     shift: Fraction = 0.125
@@ -44,10 +50,10 @@ class ViewSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.ops:
-            raise ConfigError("ops", "must name at least one operation, got none")
+            raise InvalidValue("ops", "must name at least one operation, got none")
         for name in self.ops:
             if name not in OPERATIONS:
-                raise ConfigError("ops", f"must be among {', '.join(OPERATIONS)}, got {name!r}")
+                raise InvalidValue("ops", f"must be among {', '.join(OPERATIONS)}, got {name!r}")
 
 
 # Weak view and cutout -------------------------------------------------------------------------------------------
@@ -81,6 +87,21 @@ def cut_out(images: Tensor, top_N: Tensor, left_N: Tensor, side_N: Tensor) -> Te
 # Views -----------------------------------------------------------------------------------------------------------
 
 
+View = Callable[["Augmenter", Tensor, torch.Generator], Tensor]
+"""Makes a view of uint8 images (N, C, H, W): same type, same N; chance comes from the generator alone."""
+
+VIEWS: Registry[View] = Registry(
+    "view",
+    "views",
+    builtin=lambda: {
+        name: f"{__name__}:Augmenter.{name}" for name in ("plain", "weak", "strong", "large_crop", "small_crop")
+    },
+    accepts=callable,
+    wanted="a function that takes (augmenter, images, generator) and returns images",
+)
+"""Every view that can be named."""
+
+
 class Augmenter:
     """Makes the views that methods name; `mirror` says whether the data set bears mirrored images."""
 
@@ -91,16 +112,22 @@ class Augmenter:
         self.rounds = settings.rounds if settings.rounds is not None else 2 if self.discrete else 3
         self.families = frozenset(OPERATIONS[name].family for name in settings.ops)
         self._pools: dict[torch.device, Tensor] = {}
+        self._views: dict[str, View] = {}
 
     def __call__(self, view: str, images: Tensor, generator: torch.Generator) -> Tensor:
         """The named view of uint8 images (N, C, H, W), in the same type and, but for small crops, the same shape.
 
         The generator lives on the images' device and is the only source of chance.
         """
-        if view not in VIEWS:
-            raise unknown("view", view, VIEWS)
         check_images(images)
-        return VIEWS[view](self, images, generator)
+        return self.find(view)(self, images, generator)
+
+    def find(self, view: str) -> View:
+        """The function that makes a view, imported once; settings may put another one in place of weak and strong."""
+        if view not in self._views:
+            chosen = {"weak": self.settings.weak, "strong": self.settings.strong}.get(view, view)
+            self._views[view] = VIEWS.load(chosen)
+        return self._views[view]
 
     def plain(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """The images as they are."""
@@ -171,16 +198,6 @@ class Augmenter:
                 rows.append((INDEX[name], *ends, -1 if operation.family == "geometric" else 1))
             self._pools[device] = torch.tensor(rows, dtype=torch.float32).T.contiguous().to(device)
         return self._pools[device]
-
-
-VIEWS: dict[str, Callable[[Augmenter, Tensor, torch.Generator], Tensor]] = {
-    "plain": Augmenter.plain,
-    "weak": Augmenter.weak,
-    "strong": Augmenter.strong,
-    "large_crop": Augmenter.large_crop,
-    "small_crop": Augmenter.small_crop,
-}
-"""Name of a view → what makes it."""
 
 
 def check_images(images: Tensor) -> None:

@@ -209,7 +209,7 @@ def stand_in(settings: RunSettings, count: int | None = None) -> tuple[DataSet, 
     There are `count` random images, or as many as the data set has.
     """
     name = settings.data.name
-    source = SOURCES[name]
+    source = SOURCES.load(name)
     if not source.archives:
         data = load(name, Path(settings.runtime.data_dir))
     else:
@@ -222,6 +222,6 @@ def stand_in(settings: RunSettings, count: int | None = None) -> tuple[DataSet, 
 
 def describe_data(name: str) -> str:
     """A sentence on what the steps were run on."""
-    if not SOURCES[name].archives:
+    if not SOURCES.load(name).archives:
         return f"Images: {name}, which comes with the package."
     return f"Images: random ones in the shape and number of {name}; no file of it is needed or read."

@@ -47,9 +47,9 @@ def bench(
     from aggmatch.console import say, stdout
     from aggmatch.devices import choose_device
     from aggmatch.files import write_atomically
-    from aggmatch.methods import known_methods
+    from aggmatch.methods import METHODS
 
-    names = known_methods() if method == "all" else listed(method)
+    names = METHODS.names() if method == "all" else listed(method)
     plan = report.plan(names, layers, [report.Growth.parse(text) for text in grow or []])
     tell = partial(say, error=True, quiet=quiet)
     effort = Effort(choose_device(plan.methods[names[0]].runtime.device), steps)

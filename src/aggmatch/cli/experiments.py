@@ -55,9 +55,9 @@ def compare(
 
     from aggmatch.console import say, stdout
     from aggmatch.experiments import compare as experiment
-    from aggmatch.methods import known_methods
+    from aggmatch.methods import METHODS
 
-    settings = experiment.plan(listed(methods) or known_methods(), folds, layers)
+    settings = experiment.plan(listed(methods) or METHODS.names(), folds, layers)
     first = next(iter(settings.values())).data
     out = out or Path("runs") / f"compare-{Path(first.name).name}-{first.labels or 'all'}"
     runs = experiment.place(settings, out)

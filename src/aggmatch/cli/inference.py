@@ -27,7 +27,7 @@ def predict(
         check_out(out, run, FORMATS)
 
     from aggmatch.console import say, stdout
-    from aggmatch.data import find_images
+    from aggmatch.data.folder import find_images
     from aggmatch.files import write_atomically
     from aggmatch.inference.model import TrainedModel
     from aggmatch.tables import Table

@@ -6,7 +6,7 @@ from pathlib import Path
 from aggmatch.config import describe, flatten
 from aggmatch.data import SOURCES, is_folder
 from aggmatch.errors import unknown
-from aggmatch.methods import known_methods, load_method
+from aggmatch.methods import METHODS, load_method
 from aggmatch.recipes import DATA, FOLDER, METHOD
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.tables import Table
@@ -15,7 +15,7 @@ from aggmatch.tables import Table
 def methods() -> Table:
     """Methods with a sentence and their reference."""
     rows = []
-    for name in known_methods():
+    for name in METHODS.names():
         method = load_method(name)
         rows.append([name, (method.__doc__ or "").splitlines()[0], method.reference])
     return Table(["method", "what it does", "reference"], rows)

@@ -6,9 +6,9 @@ from decimal import ROUND_HALF_UP, Decimal
 import numpy as np
 from numpy.typing import NDArray
 
-from aggmatch.config import ConfigError
 from aggmatch.data.randomness import Use, bits, shuffled
 from aggmatch.errors import unknown
+from aggmatch.validate import InvalidValue
 
 
 def asymmetric(labels: NDArray[np.int64], mapping: Mapping[int, int], rate: float, seed: int) -> NDArray[np.int64]:
@@ -47,9 +47,9 @@ def parse_map(items: Sequence[str]) -> dict[str, str]:
     for item in items:
         original, arrow, mistaken = (text.strip() for text in item.partition(">"))
         if not (original and arrow and mistaken) or original == mistaken:
-            raise ConfigError("noise_map", f"takes items such as 'cat>dog', two different classes, got '{item}'")
+            raise InvalidValue("noise_map", f"takes items such as 'cat>dog', two different classes, got '{item}'")
         if original in mapping:
-            raise ConfigError("noise_map", f"takes each class once on the left, got '{original}' again in '{item}'")
+            raise InvalidValue("noise_map", f"takes each class once on the left, got '{original}' again in '{item}'")
         mapping[original] = mistaken
     return mapping
 

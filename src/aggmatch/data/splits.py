@@ -7,19 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from reprlib import repr as shorten
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, NotRequired, Self, TypedDict
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aggmatch.config import ConfigError, Count, Fraction, Natural, Range, Settings
+from aggmatch.config import Count, Fraction, Natural, Range, Settings
 from aggmatch.data.images import UNKNOWN, DataSet
 from aggmatch.data.noise import asymmetric, class_numbers, parse_map, symmetric
 from aggmatch.data.randomness import Use, bits, shuffled
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
+from aggmatch.validate import InvalidValue, read_json
 
 Imbalance = Annotated[float, Range(1)]
 FORMAT = 1
@@ -55,16 +56,16 @@ class DataSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.noise == "none" and self.noise_rate > 0:
-            raise ConfigError("noise_rate", f"needs a kind of noise (symmetric or asymmetric), got {self.noise_rate}")
+            raise InvalidValue("noise_rate", f"needs a kind of noise (symmetric or asymmetric), got {self.noise_rate}")
         if self.noise != "none" and self.noise_rate == 0:
-            raise ConfigError("noise_rate", f"must be above 0 with {self.noise} noise, got {self.noise_rate}")
+            raise InvalidValue("noise_rate", f"must be above 0 with {self.noise} noise, got {self.noise_rate}")
         if self.noise_map and self.noise != "asymmetric":
-            raise ConfigError("noise_map", f"needs asymmetric noise, got {self.noise}")
+            raise InvalidValue("noise_map", f"needs asymmetric noise, got {self.noise}")
         parse_map(self.noise_map)
         if self.split is not None:
             for name in ("labeled_imbalance", "unlabeled_imbalance", "noise"):
                 if getattr(self, name) != getattr(DataSettings, name):
-                    raise ConfigError(name, f"cannot be combined with the split {self.split}, which fixes it already")
+                    raise InvalidValue(name, f"cannot be combined with the split {self.split}, which fixes it already")
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,85 +121,73 @@ class Split:
 
     @classmethod
     def read(cls, path: Path, data: DataSet) -> Self:
-        """Read what `write` wrote, from a file or the run folder that holds it, and check that it fits `data`."""
-        check = _Content.read(path)
-        fingerprint = check.values.get("fingerprint")
+        """Read a split file, or the one in a run folder, and check that it belongs to `data`."""
+        content = read_content(path)
+        fingerprint, size = content.get("fingerprint"), len(data.train)
+        expected: dict[str, int | str] = {"classes": len(data.classes), "images": size}
         if fingerprint is None or os.sep not in data.name:  # a folder may have moved, and then has another name
-            check.equal("data", data.name, "the data set is")
-        check.equal("classes", len(data.classes), f"{data.name} has")
-        check.equal("images", size := len(data.train), f"the training images of {data.name} are")
-        labeled = check.numbers("labeled", size, distinct=True)
-        labels = check.numbers("labels", len(data.classes))
-        if len(labeled) != len(labels):
-            raise check.error(f"it names {len(labeled)} labelled images but {len(labels)} labels")
-        everything = check.value("unlabeled") == "all"
-        unlabeled = range(size) if everything else sorted(check.numbers("unlabeled", size, distinct=True))
-        fold = check.natural("fold")
+            expected = {"data": data.name, **expected}
+        for key, value in expected.items():
+            if (found := content[key]) != value:  # type: ignore[literal-required]
+                raise refused(path, f"its '{key}' is {shorten(found)}, but that of {data.name} is {value!r}")
         if fingerprint not in (None, data.fingerprint):
-            raise check.error(f"images, labels or class names of {data.name} are not those it was made of")
-        tensors = (_indices(labeled), _indices(labels), _indices(unlabeled))
-        prints = (fingerprint, check.values.get("test_fingerprint"))
-        return cls(data.name, len(data.classes), fold, size, *tensors, *prints)
+            raise refused(path, f"images, labels or class names of {data.name} are not those it was made of")
+        unlabeled = range(size) if content["unlabeled"] == "all" else sorted(content["unlabeled"])
+        tensors = (_indices(content["labeled"]), _indices(content["labels"]), _indices(unlabeled))  # type: ignore[arg-type]
+        prints = (fingerprint, content.get("test_fingerprint"))
+        return cls(data.name, len(data.classes), content["fold"], size, *tensors, *prints)
 
 
 def drawn_settings(path: Path) -> dict[str, int]:
     """Settings that the split in a file, or in the run folder that holds it, stands for: its labels and its fold."""
-    check = _Content.read(path)
-    labeled = check.numbers("labeled", check.natural("images"), distinct=True)
-    return {"data.labels": len(labeled), "data.fold": check.natural("fold")}
+    content = read_content(path)
+    return {"data.labels": len(content["labeled"]), "data.fold": content["fold"]}
 
 
-@dataclass(frozen=True)
-class _Content:
-    """What a split file holds, questioned entry by entry."""
+class Content(TypedDict):
+    """What a split file holds."""
 
-    path: Path
-    values: Any
+    format: Natural
+    data: str
+    classes: Natural
+    fold: Natural
+    images: Natural
+    labeled: list[Natural]
+    labels: list[Natural]
+    unlabeled: Literal["all"] | list[Natural]
+    fingerprint: NotRequired[str | None]
+    test_fingerprint: NotRequired[str | None]
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """The content of a file, or of that in a run folder, if this version knows its format."""
-        try:
-            if path.is_dir():
-                path = path / "split.json"
-            content = cls(path, json.loads(path.read_text(encoding="utf-8")))
-        except OSError as error:
-            raise AggMatchError(f"Cannot read the split {path}: {error.strerror}.") from None
-        except (ValueError, RecursionError) as error:
-            raise AggMatchError(f"Cannot read the split {path}: it is not JSON ({error}).") from None
-        content.equal("format", FORMAT, "this version of aggmatch reads")
-        return content
 
-    def error(self, problem: str) -> AggMatchError:
-        return AggMatchError(f"Cannot use the split {self.path}: {problem}.")
+def read_content(path: Path) -> Content:
+    """Read and check a split file, or the one in a run folder."""
+    path = path / "split.json" if path.is_dir() else path
+    content: Content = read_json(path, Content)
+    if content["format"] != FORMAT:
+        raise refused(path, f"its format is {content['format']}, but this version of aggmatch reads {FORMAT}")
+    for key, bound in (("labeled", "images"), ("labels", "classes"), ("unlabeled", "images")):
+        check_numbers(path, key, content[key], content[bound])  # type: ignore[literal-required]
+    if len(content["labeled"]) != len(content["labels"]):
+        raise refused(path, f"it names {len(content['labeled'])} labelled images but {len(content['labels'])} labels")
+    return content
 
-    def value(self, key: str) -> Any:
-        if not isinstance(self.values, dict) or key not in self.values:
-            raise self.error(f"it lacks '{key}'")
-        return self.values[key]
 
-    def equal(self, key: str, wanted: int | str, reason: str) -> None:
-        found = self.value(key)
-        if type(found) is not type(wanted) or found != wanted:
-            raise self.error(f"its '{key}' is {shorten(found)}, but {reason} {wanted!r}")
+def check_numbers(path: Path, key: str, numbers: list[int] | str, bound: int) -> None:
+    """Raise an `AggMatchError` unless the numbers are below a bound, not empty and, if they name images, distinct."""
+    if isinstance(numbers, str):  # "all"
+        return
+    if not numbers:
+        raise refused(path, f"'{key}' is empty")
+    if (largest := max(numbers)) >= bound:
+        raise refused(path, f"'{key}' must hold whole numbers in [0, {bound - 1}], got {largest}")
+    if key != "labels" and len(set(numbers)) < len(numbers):
+        twice, _ = Counter(numbers).most_common(1)[0]
+        raise refused(path, f"'{key}' names image {twice} more than once")
 
-    def natural(self, key: str) -> int:
-        found = self.value(key)
-        if type(found) is not int or found < 0:
-            raise self.error(f"{key} must be a whole number of at least 0, got {shorten(found)}")
-        return found
 
-    def numbers(self, key: str, bound: int, distinct: bool = False) -> list[int]:
-        found = self.value(key)
-        if not isinstance(found, list) or not found:
-            raise self.error(f"'{key}' must be a list of numbers that is not empty, got {shorten(found)}")
-        for item in found:
-            if type(item) is not int or not 0 <= item < bound:
-                raise self.error(f"'{key}' must hold whole numbers in [0, {bound - 1}], got {shorten(item)}")
-        if distinct and len(set(found)) < len(found):
-            twice, _ = Counter(found).most_common(1)[0]
-            raise self.error(f"'{key}' names image {twice} more than once")
-        return found
+def refused(path: Path, problem: str) -> AggMatchError:
+    """The error for a split that cannot be used."""
+    return AggMatchError(f"Cannot use the split {path}: {problem}.")
 
 
 def _indices(values: Sequence[int] | NDArray[np.int64]) -> Tensor:
@@ -257,13 +246,13 @@ def _labeled_counts(data: DataSet, sizes: NDArray[np.int64], settings: DataSetti
     total, classes = settings.labels, len(sizes)
     if total is None:
         if settings.labeled_imbalance != 1:
-            raise ConfigError("data.labeled_imbalance", "needs a number of labels (data.labels), got null")
+            raise InvalidValue("data.labeled_imbalance", "needs a number of labels (data.labels), got null")
         return sizes
     if total < classes:
-        raise ConfigError("data.labels", f"must be at least {classes}, one for each class of {data.name}, got {total}")
+        raise InvalidValue("data.labels", f"must be at least {classes}, one for each class of {data.name}, got {total}")
     if settings.labeled_imbalance == 1 and total % classes:
         below = total - total % classes
-        raise ConfigError(
+        raise InvalidValue(
             "data.labels",
             f"must be a multiple of {classes}, the number of classes of {data.name}, "
             f"got {total}; the nearest are {below} and {below + classes}",
@@ -271,7 +260,7 @@ def _labeled_counts(data: DataSet, sizes: NDArray[np.int64], settings: DataSetti
     counts = apportion(total, long_tail(classes, settings.labeled_imbalance))
     if (counts > sizes).any():
         short = int((counts - sizes).argmax())
-        raise ConfigError(
+        raise InvalidValue(
             "data.labels",
             f"asks for {counts[short]} images of class '{data.classes[short]}', but {data.name} has only {sizes[short]}"
             f" of them with a label, got {total}",
@@ -282,7 +271,7 @@ def _labeled_counts(data: DataSet, sizes: NDArray[np.int64], settings: DataSetti
 def _unlabeled_counts(data: DataSet, sizes: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
     """Unlabelled images of each class: the largest long tail that the classes allow, at least one each."""
     if unknown := len(data.train) - int(sizes.sum()):
-        raise ConfigError(
+        raise InvalidValue(
             "data.unlabeled_imbalance",
             f"needs the class of every training image, but {unknown} of {data.name} have none, "
             f"got {settings.unlabeled_imbalance}",
@@ -322,7 +311,7 @@ def _given_labels(data: DataSet, truth: NDArray[np.int64], settings: DataSetting
         return truth
     mapping = parse_map(settings.noise_map) or data.noise_map
     if not mapping:
-        raise ConfigError(
+        raise InvalidValue(
             "data.noise_map", f'must be given for {data.name}, for example ["cat>dog"]: it has none of its own'
         )
     return asymmetric(truth, class_numbers(mapping, data.classes), settings.noise_rate, settings.fold)

@@ -8,7 +8,8 @@ from typing import Any
 
 from aggmatch.augment import check_images
 from aggmatch.config import Layer
-from aggmatch.data import DataSet, check_balance, load_for, make_split
+from aggmatch.data import DataSet, load_for, make_split
+from aggmatch.data.streams import check_balance
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.planned import PlannedRun
 from aggmatch.files import write_atomically

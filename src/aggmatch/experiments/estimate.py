@@ -12,12 +12,13 @@ import torch
 
 from aggmatch.bench.step import stand_in
 from aggmatch.bench.timing import synchronize
+from aggmatch.build import build_modules
 from aggmatch.data import SOURCES
 from aggmatch.devices import choose_device, hardware
 from aggmatch.experiments.planned import PlannedRun
 from aggmatch.experiments.reproduce import Plan, say_missing
-from aggmatch.methods import Problem, load_method
-from aggmatch.models import build_network, parameter_count
+from aggmatch.methods import load_method
+from aggmatch.models import parameter_count
 from aggmatch.settings import RunSettings
 from aggmatch.tables import Table, duration, plural
 from aggmatch.training.trainer import Trainer
@@ -44,7 +45,7 @@ class StepPace(NamedTuple):
 
 def kind(settings: RunSettings) -> str:
     """What decides how long a step takes, as a text: runs that differ in anything else share their pace."""
-    source = SOURCES[settings.data.name]
+    source = SOURCES.load(settings.data.name)
     train = {name: getattr(settings.train, name) for name in ("batch", "unlabeled_ratio", "precision")}
     facts = {"shape": source.shape, "classes": len(source.classes), "train": train}
     return json.dumps({**settings.identity(), "data": None, **facts}, sort_keys=True)
@@ -92,13 +93,16 @@ def guess(works: Mapping[str, float], known: Mapping[str, StepPace], name: str) 
 
 def work(settings: RunSettings) -> float:
     """About how much a step computes: weights of the network times images, each counted once a view."""
-    source, train = SOURCES[settings.data.name], settings.train
+    source, train = SOURCES.load(settings.data.name), settings.train
     with torch.device("meta"):  # nothing is computed or kept
-        network = build_network(settings.model.name, channels=source.shape[0], classes=len(source.classes))
-        problem = Problem(
-            classes=len(source.classes), features=network.features, labels=settings.data.labels or 0, images=FEW
+        method, network = build_modules(
+            settings,
+            channels=source.shape[0],
+            classes=len(source.classes),
+            labels=settings.data.labels or 0,
+            images=FEW,
         )
-        views = load_method(settings.method_name)(settings.method, problem).views
+    views = method.views
     return parameter_count(network) * train.batch * (len(views.labeled) + train.unlabeled_ratio * len(views.unlabeled))
 
 
@@ -118,7 +122,7 @@ def measure(settings: RunSettings) -> StepPace:
         return StepPace(time_steps(settings, device, warm=5, steps=20), WHOLE)
     batch = -(-settings.train.batch // SHARE)
     if load_method(settings.method_name).balanced:
-        classes = len(SOURCES[settings.data.name].classes)
+        classes = len(SOURCES.load(settings.data.name).classes)
         batch = -(-batch // classes) * classes
     part = time_steps(replace(settings, train=replace(settings.train, batch=batch)), device, warm=1, steps=1)
     whole = part * settings.train.batch / batch

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from aggmatch.config import Layer
-from aggmatch.data import SOURCES, Archive, fetch
+from aggmatch.data import SOURCES, Archive
+from aggmatch.data.download import fetch
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.paper import Cell, PaperTable
 from aggmatch.experiments.planned import PlannedRun, readable_name
@@ -116,7 +117,7 @@ def require_data(runs: Sequence[PlannedRun], *, download: bool) -> None:
 def missing_files(runs: Sequence[PlannedRun]) -> dict[str, list[Archive]]:
     """Data set → the files that it lacks, of those that are still to be trained on."""
     needed = dict.fromkeys(run.settings.data.name for run in runs if not run.finished)
-    missing = {name: SOURCES[name].missing(data_folder(runs)) for name in needed}
+    missing = {name: SOURCES.load(name).missing(data_folder(runs)) for name in needed}
     return {name: archives for name, archives in missing.items() if archives}
 
 

@@ -1,7 +1,7 @@
 """Trained networks from the folder of their run: the model it saved, and snapshots of how it got there."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +12,15 @@ from torch import Tensor
 
 from aggmatch import __version__
 from aggmatch.augment import check_images
+from aggmatch.build import build_modules
 from aggmatch.config import Changes
-from aggmatch.data import DataSet, decode_all, load_for, read_labeled
+from aggmatch.data import DataSet, load_for
+from aggmatch.data.folder import decode_all, read_labeled
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate, predict
-from aggmatch.methods import Method, Problem, load_method
-from aggmatch.models import Network, build_network, images_at_once
+from aggmatch.methods import Method
+from aggmatch.models import Network, images_at_once
 from aggmatch.runs.checkpoint import Checkpoint, unpack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
@@ -36,10 +38,16 @@ class TrainedModel:
     settings: RunSettings
 
     @classmethod
-    def load(cls, run: str | Path, changes: Changes = ()) -> "TrainedModel":
-        """Read the model of a finished run; `changes` may move it to another device."""
+    def load(cls, run: str | Path, changes: Changes = (), *, allow: Iterable[str] = ()) -> "TrainedModel":
+        """Read the model of a finished run.
+
+        run: its folder. changes: settings of section `runtime`, for example to move it to another device.
+        allow: code that the folder may name (`method.name=file.py:Name`); other code is not imported.
+
+        Example: `TrainedModel.load("runs/mine", {"runtime.device": "cpu"})`.
+        """
         folder = RunFolder(Path(run))
-        settings = folder.settings_here(changes)
+        settings = folder.settings_here(changes, allow=allow)
         if not folder.model.exists():
             if folder.result():
                 raise AggMatchError(
@@ -130,12 +138,13 @@ def rebuild(
     """The method that the tensors were trained with, its buffers empty, and saved networks, ready to predict."""
     facts = saved.facts
     with torch.random.fork_rng(devices=[]):  # first weights are drawn and thrown away
-        network = build_network(facts["model"], channels=facts["channels"], classes=len(facts["classes"]))
-        problem = Problem(
-            classes=network.classes, features=network.features, labels=facts["labels"], images=facts["images"]
+        method, network = build_modules(
+            settings,
+            channels=facts["channels"],
+            classes=len(facts["classes"]),
+            labels=facts["labels"],
+            images=facts["images"],
         )
-        method: Method[Any] = load_method(settings.method_name)(settings.method, problem)
-        network.head = method.build_head()
     network.mixed = facts.get("mixed", False) and device.type == "cuda"  # the run's arithmetic, where that is fast
     networks = []
     for section in sections:

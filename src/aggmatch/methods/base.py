@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from aggmatch.config import Settings
-from aggmatch.functional import PseudoLabels
+from aggmatch.functional import Aggregate, PseudoLabels
 from aggmatch.models import Network, Output
 
 
@@ -67,6 +67,50 @@ class StepResult:
     """Pseudo labels of the unlabelled batch, which the loop compares with the truth where that is known."""
 
 
+class Attention(NamedTuple):
+    """How much every stored example counts for every query."""
+
+    share: Mapping[str, Tensor]
+    """By term of the similarity, and under `all` with all terms: (B, Q), rows summing to 1."""
+    term: Mapping[str, Tensor]
+    """The terms of the similarity themselves, (B, Q)."""
+
+
+class Examples(NamedTuple):
+    """The stored examples, Q of them; empty slots are not filled."""
+
+    probs: Tensor
+    """Class distributions they hold, (Q, Y)."""
+    label: Tensor
+    """The class under which each is stored, (Q,)."""
+    source: Tensor
+    """The training image each came from, (Q,); −1 if unknown."""
+    given: Tensor
+    """Whether that image carries a given label, (Q,)."""
+    filled: int
+    """Number of filled slots."""
+
+
+class Explainer(Protocol):
+    """Tells where the pseudo labels of a method come from. Asked twice, it answers the same."""
+
+    refines: bool
+    """Whether the refined distribution is the method's pseudo label; otherwise the network's own prediction is."""
+    subsets: int
+    """Number of voters, those without an example included."""
+    voters: int
+    """Number of voters that have an example."""
+
+    def refine(self, feature_BD: Tensor, probs_BY: Tensor) -> Aggregate:
+        """Refine predictions by the stored examples."""
+
+    def attention(self, feature_BD: Tensor, probs_BY: Tensor) -> Attention:
+        """How much every stored example counts; takes B × Q memory."""
+
+    def examples(self) -> Examples:
+        """The stored examples."""
+
+
 C = TypeVar("C", bound=Settings)
 
 
@@ -91,6 +135,10 @@ class Method(nn.Module, Generic[C]):
     """Name of the part of a step's loss that falls while the method learns."""
     untrained: ClassVar[tuple[str, ...]] = ()
     """Modules of the network that the method has no use for: its loss does not reach them."""
+    baseline: ClassVar[bool] = False
+    """Whether it learns from the labels alone, so that others should be better."""
+    explains: ClassVar[bool] = False
+    """Whether `explainer` has something to tell about a pseudo label."""
 
     views: Views = Views()
     average_statistics: Literal["copied", "own"] = "copied"
@@ -118,6 +166,15 @@ class Method(nn.Module, Generic[C]):
         """Class probabilities of uint8 images, (B, Y); the one path by which every method is evaluated."""
         probs: Tensor = network(images).logits.softmax(-1)
         return probs
+
+    def explainer(self) -> Explainer | None:
+        """What tells reports where pseudo labels come from; None if the method has no more than the prediction."""
+        return None
+
+    @classmethod
+    def memory_slots(cls, config: C, classes: int) -> list[int]:
+        """The slots of each ring of a memory whose fill `status` logs as `queue_fill`; empty without a memory."""
+        return []
 
     def status(self) -> dict[str, Tensor]:
         """Further tensors for the log, asked for on log steps only."""

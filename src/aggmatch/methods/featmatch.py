@@ -263,3 +263,6 @@ def nearest(centre_YKD: Tensor, unit_ND: Tensor, member_YN: Tensor) -> Tensor:
     """Whether a centre is that of its class which is closest to a member of it, (Y, K, N)."""
     number_YN = (centre_YKD @ unit_ND.T).argmax(1)
     return one_hot(number_YN, centre_YKD.shape[1]).transpose(1, 2) & member_YN[:, None]
+
+
+METHOD = FeatMatch

@@ -43,3 +43,6 @@ class FixMatch(Method[Config]):
             "confidence": confidence_B.mean(),
         }
         return StepResult(loss, parts, pseudo)
+
+
+METHOD = FixMatch

@@ -59,3 +59,6 @@ class MeanTeacher(Method[Config]):
             "ramp": ramp,
         }
         return StepResult(loss, parts, PseudoLabels(target_B, torch.ones_like(confidence_B)))
+
+
+METHOD = MeanTeacher

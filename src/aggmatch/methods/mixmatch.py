@@ -94,3 +94,6 @@ def forward_interleaved(online: Network, images: Tensor, size: int) -> Tensor:
     with frozen_statistics(online):
         logits += [online(other).logits for other in others]
     return torch.cat(interleave(logits))
+
+
+METHOD = MixMatch

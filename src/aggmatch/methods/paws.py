@@ -144,3 +144,6 @@ def soft_neighbors(query_BD: Tensor, support_SD: Tensor, label_SY: Tensor, tempe
 def smooth(label_SY: Tensor, share: float) -> Tensor:
     """Labels of which a share is spread evenly over all classes."""
     return (1 - share) * label_SY + share / label_SY.shape[-1]
+
+
+METHOD = PAWS

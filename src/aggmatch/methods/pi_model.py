@@ -53,3 +53,6 @@ class PiModel(Method[Config]):
             "ramp": ramp,
         }
         return StepResult(loss, parts, PseudoLabels(target_B, torch.ones_like(confidence_B)))
+
+
+METHOD = PiModel

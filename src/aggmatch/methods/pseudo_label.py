@@ -55,3 +55,6 @@ class PseudoLabel(Method[Config]):
             "ramp": ramp,
         }
         return StepResult(loss, parts, pseudo)
+
+
+METHOD = PseudoLabel

@@ -22,6 +22,7 @@ class Supervised(Method[Config]):
     """Cross-entropy on the labelled images alone: the floor that every other method has to beat."""
 
     config_type = Config
+    baseline = True
 
     def __init__(self, config: Config, problem: Problem) -> None:
         super().__init__(config, problem)
@@ -32,3 +33,6 @@ class Supervised(Method[Config]):
         (images,) = batch.labeled
         loss = F.cross_entropy(online(images).logits, batch.labels)
         return StepResult(loss, {"loss_labeled": loss.detach()})
+
+
+METHOD = Supervised

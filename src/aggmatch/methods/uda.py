@@ -72,3 +72,6 @@ class UDA(Method[Config]):
             case "exp":
                 growth = torch.exp(5 * (progress - 1))
         return 1 - (1 - growth) * (1 - 1 / self.problem.classes)  # written so that full growth is exactly 1
+
+
+METHOD = UDA

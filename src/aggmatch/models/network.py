@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from aggmatch.errors import AggMatchError
 
 
 def images_at_once(side: int, most: int = 1000) -> int:
@@ -32,6 +35,10 @@ class Network(nn.Module):
 
     Takes uint8 images (B, C, H, W) as they are stored: mean and deviation of the training images are buffers, so a
     saved network needs nothing else to predict. Returns float32; inside it computes in bf16 where `mixed` is set.
+
+    backbone: any module from normalised images to features (B, D), or to a tuple of features and logits (B, Y); in the
+    latter case `classifier` serves only methods that classify other features. A backbone whose `forward` takes
+    `targets` saves the backward pass of the last images itself; of any other, their gradient is cut off here.
     """
 
     mean: Tensor  # (C, 1, 1), of pixels in [0, 1]
@@ -40,12 +47,14 @@ class Network(nn.Module):
     head: nn.Module
     """What a method adds, such as a projection; trained, averaged and saved with the rest, called by the method."""
 
-    def __init__(self, backbone: nn.Module, features: int, classes: int, channels: int) -> None:
+    def __init__(self, backbone: nn.Module, classes: int, channels: int) -> None:
         super().__init__()
-        self.features, self.classes, self.channels = features, classes, channels
+        self.classes, self.channels = classes, channels
         self.mixed = False
+        self.target_only = "targets" in signature(backbone.forward).parameters
         self.backbone = backbone
-        self.classifier = nn.Linear(features, classes)
+        self.features = feature_width(backbone, channels)
+        self.classifier = nn.Linear(self.features, classes)
         nn.init.xavier_normal_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
         self.head = nn.Identity()
@@ -75,9 +84,33 @@ class Network(nn.Module):
         """
         x = (images.float() / 255 - self.mean) / self.deviation
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
-            feature = self.backbone(x.contiguous(memory_format=torch.channels_last) if images.is_cuda else x, targets)
-            logits = self.classifier(feature)
+            x = x.contiguous(memory_format=torch.channels_last) if images.is_cuda else x
+            feature = self.backbone(x, targets) if self.target_only else self.backbone(x)
+            feature, logits = feature if isinstance(feature, tuple) else (feature, self.classifier(feature))
+        if targets and not self.target_only:
+            feature, logits = (stop_gradient(values, targets) for values in (feature, logits))
         return Output(feature.float(), logits.float())
+
+
+def stop_gradient(values: Tensor, last: int) -> Tensor:
+    """The same values, (B, ...), of which the last ones pass no gradient on."""
+    return torch.cat([values[:-last], values[-last:].detach()])
+
+
+def feature_width(backbone: nn.Module, channels: int, side: int = 32) -> int:
+    """D: the backbone's attribute `features`, or else the width of what it makes of an image."""
+    if isinstance(width := getattr(backbone, "features", None), int):
+        return width
+    training = backbone.training
+    with torch.no_grad():
+        output = backbone.eval()(torch.zeros(1, channels, side, side))
+    backbone.train(training)
+    feature = output[0] if isinstance(output, tuple) else output
+    if not isinstance(feature, Tensor) or feature.ndim != 2:
+        raise AggMatchError(
+            f"{type(backbone).__name__} must return features (B, D), or a tuple of features (B, D) and logits (B, Y)."
+        )
+    return feature.shape[1]
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """A plain convolutional network for tiny images such as 8×8 digits: trains in seconds on a CPU."""
 
+from typing import Self
+
 from torch import Tensor, nn
 
 from aggmatch.models.target_only import SLOPE, BatchNorm, convolve, leaky_relu
@@ -10,6 +12,8 @@ class SmallNet(nn.Module):
 
     def __init__(self, channels: int, width: int = 32) -> None:
         super().__init__()
+        if width < 1:
+            raise ValueError(f"width must be at least 1, got {width}")
         self.layers = nn.ModuleList()
         inputs = channels
         for pair, outputs in enumerate((width, 2 * width, 4 * width)):
@@ -20,6 +24,11 @@ class SmallNet(nn.Module):
                 self.layers.extend([convolution, BatchNorm(outputs)])
                 inputs = outputs
         self.features = inputs
+
+    @classmethod
+    def from_numbers(cls, channels: int, width: int = 32) -> Self:
+        """The network called `small-WIDTH`."""
+        return cls(channels, width)
 
     def forward(self, x: Tensor, targets: int = 0) -> Tensor:
         """Images (B, C, H, W) → features (B, 4·width); the last `targets` images get no gradient."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import Self
 
 from torch import Tensor, nn
 
@@ -53,6 +54,8 @@ class WideResNet(nn.Module):
 
     def __init__(self, depth: int, width: int, channels: int) -> None:
         super().__init__()
+        if depth < 10 or (depth - 4) % 6 or width < 1:
+            raise ValueError(f"depth must be one of 10, 16, 22, ... and width at least 1, got {depth} and {width}")
         blocks = (depth - 4) // 6
         widths = [16, 16 * width, 32 * width, 64 * width]
         self.stem = convolution(channels, widths[0], 3)
@@ -66,6 +69,11 @@ class WideResNet(nn.Module):
         self.norm = batch_norm(widths[3])
         self.features = widths[3]
         self.fusible = width & (width - 1) == 0  # the kernels' tiles are powers of 2
+
+    @classmethod
+    def from_numbers(cls, channels: int, depth: int, width: int) -> Self:
+        """The network called `wrn-DEPTH-WIDTH`."""
+        return cls(depth, width, channels)
 
     def forward(self, x: Tensor, targets: int = 0) -> Tensor:
         """Images (B, C, H, W) → features (B, 64·width); the last `targets` images get no gradient."""

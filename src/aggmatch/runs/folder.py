@@ -2,22 +2,56 @@
 
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from aggmatch.config import Changes, Layer, as_layers
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
+from aggmatch.registry import refuse_code, short_name
 from aggmatch.runs.log import read_log
-from aggmatch.runs.summary import Session, Summary
-from aggmatch.settings import RunSettings, resolve
-from aggmatch.validate import require
+from aggmatch.settings import RunSettings, parts_named, resolve
+from aggmatch.validate import Count, Natural, NonNegative, Percent, read_json, require
+
+
+class Session(TypedDict):
+    """Where a process trained: a line of `sessions.jsonl`."""
+
+    step: Natural
+    started: str
+    hardware: str
+    versions: dict[str, str]
+
+
+class Summary(TypedDict):
+    """What every `summary.json` holds; pseudo-label values only if the method makes pseudo labels."""
+
+    data: str
+    labels: Count
+    fold: Natural
+    method: str
+    steps: Natural
+    network: str
+    accuracy: Percent
+    accuracy_median_of_last_20: Percent
+    accuracy_average: Percent
+    accuracy_online: Percent
+    class_accuracy: dict[str, Percent]
+    pseudo_precision: NotRequired[float]
+    pseudo_coverage: NotRequired[float]
+    seconds: NonNegative
+    hardware: str
+    versions: dict[str, str]
+    finished: str
 
 
 class RunFolder:
-    """Paths and files of one run. Creating the object touches nothing."""
+    """Paths and files of one run. Making the object touches nothing on disk.
+
+    Example: `RunFolder(Path("runs/mine")).settings().train.steps`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,18 +71,19 @@ class RunFolder:
         return self.config.exists()
 
     def snapshot(self, step: int) -> Path:
-        """The snapshot taken after a step."""
+        """The file of the snapshot taken after a step."""
         return self.snapshots / f"step-{step:08d}.safetensors"
 
     def check_free(self) -> None:
-        """Refuse to begin a second run in the folder."""
+        """Raise an `AggMatchError` if the folder holds a run."""
         if self.holds_run:
-            raise AggMatchError(f"{self.path} holds a run already. Continue it with --resume, or choose another --out.")
+            raise AggMatchError(f"{self.path} already holds a run. Continue it with --resume, or choose another --out.")
 
     def create(self, split: bytes, config: Mapping[str, Any]) -> None:
-        """Begin a run in the folder; refuse one that holds anything else.
+        """Begin a run in a folder that is empty or does not exist yet.
 
-        The configuration comes last and makes it a run. If that failed before, the same split is all there is.
+        The configuration is written last: only with it the folder holds a run. A split that an earlier attempt left
+        behind does not count as content if it is the same.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -62,33 +97,33 @@ class RunFolder:
         self.write_json(self.config, config)
 
     def note_data(self, name: str) -> None:
-        """Keep what the data set of the run is called by now."""
-        config = self.read_json(self.config)
+        """Record the current name of the run's data set, which changes if a folder of images moves."""
+        config = self.read_config()
         if config["data"]["name"] != name:
             self.write_json(self.config, config | {"data": {**config["data"], "name": name}})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training in the folder; the lock dies with its process."""
+        """Within, no other process can train in the folder. The lock ends with its process."""
         with (self.path / ".lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise AggMatchError(
-                    f"Another process is training in {self.path}. Wait for its end, or stop it."
+                    f"Another process is training in {self.path}. Wait until it ends, or stop it."
                 ) from None
             except OSError as error:
                 raise AggMatchError(
-                    f"Cannot lock {self.path / '.lock'}: {error.strerror}. Train on a disk of this machine."
+                    f"Cannot lock {self.path / '.lock'}: {error.strerror}. Train on a local disk."
                 ) from error
             yield
 
     def records(self) -> list[dict[str, Any]]:
-        """The lines of the metrics; none where the run has not logged yet."""
+        """The lines of the metrics; empty before the first one."""
         return read_log(self.metrics) if self.metrics.exists() else []
 
     def note_session(self, session: Mapping[str, Any]) -> None:
-        """Keep where and when a process began to train here, and from which step on."""
+        """Append where, when and from which step on a process trains here."""
         try:
             with self.sessions.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(session, ensure_ascii=False) + "\n")
@@ -96,45 +131,48 @@ class RunFolder:
             raise AggMatchError(f"Cannot write {self.sessions}: {error.strerror}.") from error
 
     def last_session(self) -> dict[str, Any] | None:
-        """What is known of the last process that trained here; None in folders that no line was written to."""
+        """The last process that trained here; None if none was recorded."""
         sessions = read_log(self.sessions) if self.sessions.exists() else []
         return require(sessions[-1], Session, self.sessions) if sessions else None
 
-    def settings(self, changes: Changes = ()) -> RunSettings:
-        """Settings of the run, with changes."""
-        values = self.read_json(self.config)
+    def read_config(self) -> dict[str, Any]:
+        """The stored configuration, nested, as it is."""
+        config: dict[str, Any] = read_json(self.config, dict[str, Any], f"Is {self.path} the folder of a run?")
+        return config
+
+    def settings(self, changes: Changes = (), *, allow: Iterable[str] = ()) -> RunSettings:
+        """The settings of the run, with changes.
+
+        Code that the folder names (`method.name=file.py:Name`) is imported only if `changes` or `allow` name it too.
+        """
+        values, layers = self.read_config(), as_layers(changes)
+        named = [name for layer in layers for name in parts_named(layer.values)]
+        refuse_code(parts_named(values), [*named, *allow], self.config)
         try:
             resolve([Layer("", values)])
         except AggMatchError as error:
             raise AggMatchError(f"Cannot read {self.config}: {error}") from None
-        return resolve([Layer(str(self.config), values), *as_layers(changes)])
+        return resolve([Layer(str(self.config), values), *layers])
 
-    def settings_here(self, changes: Changes = ()) -> RunSettings:
-        """Settings of the run for who looks at it, perhaps on another machine than it was trained on."""
-        return self.settings([Layer("this machine", {"runtime.device": "auto"}), *as_layers(changes)])
+    def settings_here(self, changes: Changes = (), *, allow: Iterable[str] = ()) -> RunSettings:
+        """The settings of the run on this machine, which may have other devices than the one it was trained on."""
+        layers = [Layer("this machine", {"runtime.device": "auto"}), *as_layers(changes)]
+        return self.settings(layers, allow=allow)
 
     def result(self) -> dict[str, Any] | None:
-        """The summary, whole or refused; None while the run is not finished."""
-        return require(self.read_json(self.summary), Summary, self.summary) if self.summary.exists() else None
+        """The summary; None while the run is not finished."""
+        if not self.summary.exists():
+            return None
+        summary: dict[str, Any] = read_json(self.summary, Summary)
+        return summary
 
     def write_json(self, path: Path, value: Mapping[str, Any]) -> None:
-        """Write one of the folder's JSON files, whole or not at all."""
+        """Write one of the folder's JSON files atomically."""
         write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
-
-    def read_json(self, path: Path) -> dict[str, Any]:
-        """Read one of the folder's JSON files."""
-        try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise AggMatchError(f"Cannot read {path}: {error.strerror}. Is {self.path} the folder of a run?") from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise AggMatchError(f"Cannot read {path}: {error}.") from None
-        if not isinstance(value, dict):
-            raise AggMatchError(f"Cannot read {path}: it is not a JSON object.")
-        return value
 
 
 def run_name(settings: RunSettings) -> str:
-    """What the folder of a run is called: `cifar10-40-aggmatch-fold0`."""
-    data, method = settings.data, settings.method_name.replace(":", ".")
-    return f"{Path(data.name).name}-{data.labels or 'all'}-{method}-fold{data.fold}"
+    """The default name of a run's folder: `cifar10-40-aggmatch-fold0`."""
+    data = settings.data
+    name = Path(short_name(data.name)).name
+    return f"{name}-{data.labels or 'all'}-{short_name(settings.method_name)}-fold{data.fold}"

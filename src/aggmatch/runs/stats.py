@@ -1,22 +1,37 @@
-"""What a stored result says: its accuracy and after how many steps, its median, and how its settings depart."""
+"""Statistics of runs: last evaluations, intervals, means, and which runs belong together.
+
+A group is a set of runs that differ in nothing but fold and seed. A condition is a data set with a number of labels and
+their noise: runs under one condition can be compared.
+"""
 
 import json
+import math
 import statistics
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aggmatch.config import differences
-from aggmatch.runs.results import Result
-from aggmatch.runs.summary import LAST_EVALUATIONS
-from aggmatch.settings import RunSettings
-from aggmatch.tables import plural
+from aggmatch.config import differences, flatten
+from aggmatch.settings import RunSettings, resolve
+from aggmatch.tables import plural, show_mean
 
+if TYPE_CHECKING:
+    from aggmatch.runs.stored import StoredRun
+
+LAST_EVALUATIONS = 20
+"""Number of last evaluations whose median is reported beside the accuracy."""
+NORMAL_QUANTILE = 1.959964
+"""Half the width, in standard deviations, of the middle 95 % of a normal distribution."""
 CADENCE = ("steps", "log_every", "evaluate_every")
-"""Settings of section `train` in which runs of one figure may differ: how long and how often."""
+"""Settings of section `train` that say how long and how often, not what a run learns."""
+ALWAYS_NAMED = ("data.name", "data.labels")
+"""Settings that name every run as soon as two runs differ in them."""
+CLEAN = "clean labels"
 
 
 class Length(NamedTuple):
-    """How far runs went; by this order the better founded figure comes last."""
+    """How far a run went; sorts by completeness."""
 
     finished: bool
     steps: int
@@ -26,7 +41,7 @@ class Length(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The steps that were done, and of how many where some are left."""
+        """The steps, with the planned number if some are left: `52,000 of 60,000`."""
         return f"{self.steps:,}" if self.finished else f"{self.steps:,} of {self.schedule:,}"
 
 
@@ -37,49 +52,73 @@ class Median(NamedTuple):
     evaluations: int
 
 
-def measure(result: Result, settings: RunSettings, of_class: str | None = None) -> tuple[float, Length] | None:
-    """Accuracy of a run and the steps it had by then; of an unfinished one its last evaluation."""
-    schedule = settings.train.steps
-    if result.result is not None:
-        by_class = result.result.get("class_accuracy", {})
-        value = by_class.get(of_class) if of_class else result.result["accuracy"]
-        return None if value is None else (value, Length(True, result.steps, schedule))
-    if of_class or not result.curve:
-        return None
-    last = result.curve[-1]
-    return last[f"accuracy_{settings.train.evaluated}"], Length(False, last["step"], schedule)
-
-
-def last_median(result: Result, settings: RunSettings) -> Median | None:
-    """Median of the last evaluations, of all where there are fewer; none without any."""
-    values = [point[f"accuracy_{settings.train.evaluated}"] for point in result.curve[-LAST_EVALUATIONS:]]
-    return Median(statistics.median(values), len(values)) if values else None
+def median_of_last(accuracies: Sequence[float]) -> Median | None:
+    """The median of the last evaluations, or of all if there are fewer; None without any."""
+    last = accuracies[-LAST_EVALUATIONS:]
+    return Median(statistics.median(last), len(last)) if last else None
 
 
 def describe_counts(medians: Iterable[Median]) -> str:
-    """How many evaluations medians are of: `20 evaluations`, or `5 to 20 evaluations` where runs differ."""
+    """How many evaluations went into medians: `20 evaluations`, or `5 to 20 evaluations` if runs differ."""
     counts = [median.evaluations for median in medians]
     least, most = min(counts), max(counts)
     return plural(most, "evaluation") if least == most else f"{least} to {most} evaluations"
 
 
-# Settings --------------------------------------------------------------------------------------------------------
+class Interval(NamedTuple):
+    """Two bounds in percent."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.low:.1f} to {self.high:.1f} %"
 
 
-def likeness(settings: RunSettings) -> str:
-    """What runs of one figure and fold have in common, as a text."""
-    return json.dumps(without_cadence(settings), sort_keys=True)
+def wilson(right: int, images: int) -> Interval:
+    """Wilson's 95 % interval, in percent, of a share measured as `right` out of `images`.
+
+    (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n). Unlike p ± z·s it stays between 0 and 100 % and holds for few
+    images.
+
+    Example: `wilson(9, 10)` is about 59.6 to 98.2 %.
+    """
+    share, z = right / images, NORMAL_QUANTILE
+    spread = z * math.sqrt(share * (1 - share) / images + z**2 / (4 * images**2))
+    middle, scale = share + z**2 / (2 * images), 1 + z**2 / images
+    return Interval(100 * max(middle - spread, 0) / scale, 100 * min((middle + spread) / scale, 1))
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """Mean ± sample standard deviation in percent, with the number of runs if there are several."""
+    return f"{show_mean(values)} %" + (f" ({len(values)} runs)" if len(values) > 1 else "")
+
+
+# Settings ---------------------------------------------------------------------------------------------------------
+
+
+def recipe_of(settings: RunSettings) -> RunSettings:
+    """The settings of the same method on the same data set with nothing else changed."""
+    return resolve({"data.name": settings.data.name, "method.name": settings.method_name})
 
 
 def without_cadence(settings: RunSettings) -> dict[str, Any]:
-    """What decides the result of a run except how long it was."""
+    """What decides the result of a run, except its length."""
     identity = settings.identity()
     identity["train"] = {name: value for name, value in identity["train"].items() if name not in CADENCE}
     return identity
 
 
+def likeness(settings: RunSettings, *, any_fold: bool = False) -> str:
+    """A text that is equal for runs which differ only in length, and with `any_fold` also in their fold."""
+    identity = without_cadence(settings)
+    if any_fold:
+        identity["data"] = {**identity["data"], "fold": None}
+    return json.dumps(identity, sort_keys=True)
+
+
 def departures(planned: RunSettings, settings: RunSettings) -> dict[str, tuple[Any, Any]]:
-    """Dotted keys of what a run does otherwise than planned → (planned, done); its fold and its length aside."""
+    """Dotted keys in which a run departs from what was planned → (planned, done); fold and length are left out."""
     changes = differences(without_cadence(planned), without_cadence(settings))
     return {key: pair for key, pair in changes.items() if key != "data.fold"}
 
@@ -87,3 +126,115 @@ def departures(planned: RunSettings, settings: RunSettings) -> dict[str, tuple[A
 def describe_departures(changes: Mapping[str, tuple[Any, Any]]) -> str:
     """`optim.lr is 0.5, not 0.03; ...`."""
     return "; ".join(f"{key} is {done!r}, not {planned!r}" for key, (planned, done) in changes.items())
+
+
+# Groups -----------------------------------------------------------------------------------------------------------
+
+
+def conditions(runs: "Sequence[StoredRun]") -> "dict[str, list[StoredRun]]":
+    """Runs by condition: data set, number of labels and their noise."""
+    parts: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        parts.setdefault(run.condition, []).append(run)
+    return parts
+
+
+def grouped(runs: "Sequence[StoredRun]") -> "dict[str, list[StoredRun]]":
+    """Runs that differ in nothing but fold and seed, by a common name."""
+    groups: dict[str, list[StoredRun]] = {}
+    for name, run in zip(group_names(runs), runs, strict=True):
+        groups.setdefault(name, []).append(run)
+    return groups
+
+
+def first_of_groups(runs: "Sequence[StoredRun]") -> "list[StoredRun]":
+    """The first run of every group, for figures that look into a single run."""
+    return [group[0] for group in grouped(runs).values()]
+
+
+def unique_names(runs: "Sequence[StoredRun]") -> list[str]:
+    """A name for each run that no other has: its group, its fold and, if that is not enough, its folder."""
+    names = [
+        f"{group}{',' if ',' in group else ''} fold {run.fold}"
+        for group, run in zip(group_names(runs), runs, strict=True)
+    ]
+    for suffix in (lambda run: run.folder.path.resolve().name, lambda run: str(run.folder.path)):
+        repeated = {name for name, count in Counter(names).items() if count > 1}
+        names = [f"{name} ({suffix(run)})" if name in repeated else name for name, run in zip(names, runs, strict=True)]
+    return names
+
+
+def group_names(runs: "Sequence[StoredRun]") -> list[str]:
+    """The name of each run's group: its method, and how it differs from the other runs.
+
+    Data set and number of labels are named if any two runs differ in them. Other settings are named if two runs of one
+    method differ in them and the run departs from the recipe: methods have settings and preferences of their own, which
+    their names stand for.
+    """
+    described = [telling_settings(run) for run in runs]
+    names = []
+    for run, own in zip(runs, described, strict=True):
+        peers = [other for peer, other in zip(runs, described, strict=True) if peer.method == run.method]
+        usual = flatten(recipe_of(run.settings).identity()) | {"data.noise": CLEAN}
+        words = [
+            describe_setting(key, value)
+            for key, value in own.items()
+            if any(other.get(key, value) != value for other in (described if key in ALWAYS_NAMED else peers))
+            and (key in ALWAYS_NAMED or value != usual.get(key))
+        ]
+        names.append(", ".join([run.method, *words]))
+    return names
+
+
+def telling_settings(run: "StoredRun") -> dict[str, Any]:
+    """Dotted settings that decide a run's result, without those that only number its repetitions."""
+    left_out = ("method.name", "data.fold", "data.split", "data.noise_rate", "train.seed")
+    settings = {key: value for key, value in flatten(run.settings.identity()).items() if key not in left_out}
+    if not settings["data.noise_map"]:
+        del settings["data.noise_map"]  # named only among runs that have one
+    return settings | {"data.labels": run.labels, "data.noise": describe_noise(run.settings)}
+
+
+def describe_noise(settings: RunSettings) -> str:
+    """Rate and kind of wrong labels, as far as the settings tell: `25 % asymmetric noise`."""
+    data = settings.data
+    if data.split is not None:
+        return "labels as given"
+    return f"{100 * data.noise_rate:g} % {data.noise} noise" if data.noise_rate else CLEAN
+
+
+def describe_setting(key: str, value: Any) -> str:
+    """A setting as a legend names it: `slots 512`."""
+    match key:
+        case "data.name":
+            return Path(value).name
+        case "data.noise":
+            return str(value)
+        case "data.labels":
+            return f"{value} labels"
+        case _:
+            shown = str(value).lower() if isinstance(value, bool) else value
+            return f"{key.split('.', 1)[1]} {shown}"
+
+
+def best_pairs(runs: "Sequence[StoredRun]") -> "Iterator[tuple[StoredRun, StoredRun]]":
+    """Under each condition, the finished run of the highest accuracy paired with the best of every other group.
+
+    Both learned from the same labels. If the labels were drawn several times, the draw with most groups is taken.
+    """
+    for members in conditions([run for run in runs if run.finished]).values():
+        draws: dict[str, list[StoredRun]] = {}
+        for run in members:
+            draws.setdefault(json.dumps(run.drawn, sort_keys=True), []).append(run)
+        first, *others = max(map(best_of_groups, draws.values()), key=lambda best: (len(best), best[0].accuracy))
+        yield from ((first, other) for other in others)
+
+
+def best_of_groups(runs: "Sequence[StoredRun]") -> "list[StoredRun]":
+    """The finished run of the highest accuracy in each group, highest first."""
+
+    def accuracy(run: "StoredRun") -> float:
+        assert run.accuracy is not None, "the run is finished"
+        return run.accuracy
+
+    return sorted((max(group, key=accuracy) for group in grouped(runs).values()), key=accuracy, reverse=True)

@@ -1,249 +1,262 @@
-"""Run folders as analyses read them: settings, metrics, result, data and snapshots, and a short name for each run."""
+"""A run read back: from its folder, or from a line of a results file."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
 
-from aggmatch.config import Layer, Natural, flatten
-from aggmatch.data import DataSet, Split, load
+from aggmatch.config import Layer
+from aggmatch.data import DataSet, DataSettings, Split, load_for
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
-from aggmatch.inference.model import Snapshot, TrainedModel
+from aggmatch.registry import short_name
 from aggmatch.runs.folder import RunFolder
-from aggmatch.settings import RunSettings, resolve
-from aggmatch.validate import require
+from aggmatch.runs.stats import Length, Median, describe_noise, median_of_last, unique_names
+from aggmatch.settings import RunSettings
+from aggmatch.validate import Natural, read_json
 
-ALWAYS = ("data.name", "data.labels")
-"""Settings that are told of every run where runs differ in them."""
-CLEAN = "clean labels"
-
-Tell = Callable[[str], None]
-"""Is told what is being done and how far it is."""
-
-
-def silent(_: str) -> None:
-    """Tell nobody."""
+EVALUATED = ("accuracy_average", "accuracy_online")
+PSEUDO = ("pseudo_precision", "pseudo_recall", "pseudo_coverage")
 
 
 class Drawn(TypedDict):
-    """What can be told of a split without the data."""
+    """What `split.json` tells without the data."""
 
     labeled: list[Natural]
     fold: Natural
 
 
-@dataclass(frozen=True, eq=False)
-class RunRecord:
-    """Everything of a run folder that analyses read. Data and networks are read when they are asked for."""
+class DataSets:
+    """Data sets that were read, the last one kept: runs on the same one share it."""
 
-    path: Path
+    def __init__(self) -> None:
+        self.last: tuple[object, DataSet] | None = None
+
+    def load(self, settings: DataSettings, data_dir: str, download: bool) -> DataSet:
+        """The data set that the settings name."""
+        key = (settings.name, settings.side, settings.holdout, data_dir)
+        if self.last is None or self.last[0] != key:
+            self.last = key, load_for(settings, data_dir, download)
+        return self.last[1]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRun:
+    """What is known of one run. Data are read when they are asked for.
+
+    Example: `read_run(Path("runs/mine")).accuracy`.
+    """
+
     settings: RunSettings
-    records: list[dict[str, Any]]
-    """The lines of `metrics.jsonl`; none where the run has not logged yet."""
-    summary: dict[str, Any] | None
-    """The run's result; None while it is not finished."""
-    name: str
-    """Short label that no other run read with it has, such as "aggmatch fold 0"."""
+    records: Sequence[Mapping[str, Any]]
+    """Lines of the log, or the evaluations that a results file holds."""
+    summary: Mapping[str, Any] | None
+    """The result; None while the run is not finished."""
+    steps: int
+    """Steps that the run has logged or finished."""
+    hardware: str | None
+    """What the last part of the run was trained on; None if unknown."""
+    versions: Mapping[str, str] | None
+    path: Path | None = None
+    """Its folder; None for a line of a results file."""
+    name: str = ""
+    """A short name that no other run read with it has, such as "aggmatch fold 0"."""
     download: bool = False
-    """Whether files of the data set that are missing here are fetched."""
+    """Whether missing files of the data set are fetched."""
+    data_sets: DataSets = field(default_factory=DataSets, repr=False)
+
+    # Result -------------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was trained to its last step."""
+        return self.summary is not None
+
+    @cached_property
+    def curve(self) -> list[dict[str, Any]]:
+        """Each evaluation of both networks, with the pseudo-label values of the nearest log step."""
+        logged = [record for record in self.records if PSEUDO[-1] in record]
+        points = []
+        for record in self.records:
+            if all(name in record for name in EVALUATED):
+                step = record["step"]
+                nearest = min(logged, key=lambda other: abs(other["step"] - step), default={})
+                source = record if PSEUDO[-1] in record else nearest
+                values = {name: record[name] for name in EVALUATED} | {name: source.get(name) for name in PSEUDO}
+                rounded = {name: round(value, 4) for name, value in values.items() if value is not None}
+                points.append({"step": step, **rounded})
+        return points
+
+    @cached_property
+    def evaluations(self) -> list[tuple[int, float]]:
+        """Step and accuracy in percent of every evaluation of the headline network."""
+        name = f"accuracy_{self.settings.train.evaluated}"
+        return [(record["step"], record[name]) for record in self.records if name in record]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Test accuracy in percent at the last step, or at the last evaluation so far; None before the first."""
+        if self.summary is not None:
+            return float(self.summary["accuracy"])
+        return self.evaluations[-1][1] if self.evaluations else None
+
+    @property
+    def length(self) -> Length | None:
+        """How far it went until its accuracy was measured; None before the first evaluation."""
+        schedule = self.settings.train.steps
+        if self.finished:
+            return Length(True, self.steps, schedule)
+        return Length(False, self.evaluations[-1][0], schedule) if self.evaluations else None
+
+    @property
+    def median(self) -> Median | None:
+        """Median of the last evaluations; None before the first."""
+        return median_of_last([accuracy for _, accuracy in self.evaluations])
+
+    @property
+    def class_accuracy(self) -> Mapping[str, float]:
+        """Accuracy of each class in percent; empty for an unfinished run."""
+        accuracies: Mapping[str, float] = self.summary.get("class_accuracy", {}) if self.summary else {}
+        return accuracies
+
+    def pseudo_labels(self, name: str) -> float | None:
+        """A pseudo-label value at the last log step in percent, such as "precision"; None if there is none."""
+        logged = self.summary or next((record for record in reversed(self.records) if "loss" in record), {})
+        known = logged.get("pseudo_coverage", 0) > 0 and f"pseudo_{name}" in logged
+        return 100 * float(logged[f"pseudo_{name}"]) if known else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Time spent training; None if unknown."""
+        known = self.summary or (self.records[-1] if self.records else {})
+        return known.get("seconds")
+
+    @property
+    def completeness(self) -> tuple[bool, int, int]:
+        """Of two versions of one run, the one for which this is larger is to be believed."""
+        return self.finished, self.steps, len(self.curve)
+
+    # What it is ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def key(self) -> str:
+        """The configuration that decides the result, as a text: equal exactly for the same run."""
+        return json.dumps(self.settings.identity(), sort_keys=True)
 
     @property
     def method(self) -> str:
-        """Name of the method."""
-        return self.settings.method_name
+        """Name of the method, without folders."""
+        return short_name(self.settings.method_name)
 
     @property
     def data_name(self) -> str:
         """Name of the data set; of a folder, the last part of its path."""
-        return Path(self.settings.data.name).name
-
-    @cached_property
-    def snapshots(self) -> list[Path]:
-        """Files of the kept snapshots, oldest first."""
-        return sorted(RunFolder(self.path).snapshots.glob("step-*.safetensors"))
-
-    def data(self) -> DataSet:
-        """The data set that it was trained on."""
-        data = self.settings.data
-        return load_once(data.name, self.settings.runtime.data_dir, self.download, data.side, data.holdout)
-
-    def split(self) -> Split:
-        """Which training images carried which label."""
-        return Split.read(RunFolder(self.path).split, self.data())
-
-    def snapshot(self, path: Path) -> Snapshot:
-        """Networks and method as they were when a snapshot was taken, on the device of the settings."""
-        return Snapshot.load(path, self.settings)
-
-    def model(self) -> TrainedModel:
-        """The saved network of a finished run."""
-        return TrainedModel.load(self.path, [Layer("the analysis", {"runtime": self.settings.runtime.to_dict()})])
-
-    @cached_property
-    def drawn(self) -> dict[str, Any]:
-        """The split as it is written, which tells labels and fold without the data, also where it was a given one."""
-        folder = RunFolder(self.path)
-        return require(folder.read_json(folder.split), Drawn, folder.split)
+        return Path(short_name(self.settings.data.name)).name
 
     @property
-    def labels(self) -> int:
-        """Number of labelled images."""
-        return len(self.drawn["labeled"])
+    def labels(self) -> int | None:
+        """Number of labelled images; None if the run took all and its folder is gone."""
+        return len(self.drawn["labeled"]) if self.path else self.settings.data.labels
 
     @property
     def fold(self) -> int:
         """Which draw of the labelled images."""
-        return int(self.drawn["fold"])
+        return int(self.drawn["fold"]) if self.path else self.settings.data.fold
 
     @property
     def condition(self) -> str:
         """Data set, labels and noise."""
-        noise = f", {noise_of(self)}" if self.settings.data.noise_rate else ""
-        return f"{self.data_name}, {self.labels} labels{noise}"
+        noise = f", {describe_noise(self.settings)}" if self.settings.data.noise_rate else ""
+        return f"{self.data_name}, {'all' if self.labels is None else self.labels} labels{noise}"
 
     def describe(self) -> str:
         """Method, data set, labels, noise and fold, for captions."""
         return f"{self.method} on {self.condition}, fold {self.fold}"
 
+    # Its folder ---------------------------------------------------------------------------------------------------
+
+    @property
+    def folder(self) -> RunFolder:
+        """Its folder; an `AggMatchError` if it was read from a results file."""
+        if self.path is None:
+            raise AggMatchError(f"The folder of {self.describe()} is not at hand: it comes from a results file.")
+        return RunFolder(self.path)
+
+    @cached_property
+    def drawn(self) -> dict[str, Any]:
+        """The split as it is stored, which tells labels and fold without the data."""
+        drawn: dict[str, Any] = read_json(self.folder.split, Drawn)
+        return drawn
+
+    @cached_property
+    def snapshots(self) -> list[Path]:
+        """Files of its snapshots, oldest first."""
+        return sorted(self.folder.snapshots.glob("step-*.safetensors")) if self.path else []
+
+    def data(self) -> DataSet:
+        """The data set that it was trained on."""
+        return self.data_sets.load(self.settings.data, self.settings.runtime.data_dir, self.download)
+
+    def split(self) -> Split:
+        """Which training images carried which label."""
+        return Split.read(self.folder.split, self.data())
+
 
 def snapshot_step(path: Path) -> int:
-    """The step after which a snapshot was taken, by its name."""
+    """The step after which a snapshot was taken, by its file name."""
     return int(path.stem.removeprefix("step-"))
 
 
-def no_snapshots(run: RunRecord) -> str:
-    """Why a run has no snapshot, in words that follow its name."""
-    if not run.settings.runtime.snapshots:
-        return "kept no snapshots (runtime.snapshots is empty)"
-    return "lost its snapshots (its folder holds none)" if run.summary else "has no snapshots yet"
+def read_run(
+    path: Path, changes: Sequence[Layer] = (), *, allow: Iterable[str] = (), download: bool = False
+) -> StoredRun:
+    """Read a run folder, finished or not.
 
-
-@lru_cache(maxsize=2)
-def load_once(name: str, data_dir: str, download: bool, side: int, holdout: float) -> DataSet:
-    """A data set; runs on the same one share it."""
-    return load(name, Path(data_dir), download, side=side, holdout=holdout)
-
-
-def read_runs(paths: Sequence[Path], changes: Sequence[Layer] = (), *, download: bool = False) -> list[RunRecord]:
-    """Read run folders, each once, in the given order; `changes` may touch where analyses run (section `runtime`)."""
-    distinct: dict[Path, Path] = {}
-    for path in paths:
-        distinct.setdefault(path.resolve(), path)
-    runs = [read_run(path, changes) for path in distinct.values()]
-    return [replace(run, name=name, download=download) for run, name in zip(runs, names(runs), strict=True)]
-
-
-def read_run(path: Path, changes: Sequence[Layer] = ()) -> RunRecord:
-    """Read one run folder; its name is that of the folder."""
+    changes: settings of section `runtime` for this machine. allow: code that the folder may name, see
+    `RunFolder.settings`. download: whether missing files of its data set may be fetched.
+    """
     folder = RunFolder(path)
     if not folder.holds_run:
         raise AggMatchError(f"{path} is not the folder of a run: it has no {folder.config.name}.")
-    settings = folder.settings_here(changes)
+    settings = folder.settings_here(changes, allow=allow)
     if changes:
-        choose_device(settings.runtime.device)  # refused here rather than after the first figures
-    return RunRecord(
-        path=path,
+        choose_device(settings.runtime.device)  # fail now rather than after the first figures
+    records, summary = folder.records(), folder.result()
+    place = summary or folder.last_session() or {}
+    return StoredRun(
         settings=settings,
-        records=folder.records(),
-        summary=folder.result(),
+        records=records,
+        summary=summary,
+        steps=summary["steps"] if summary else max((record["step"] for record in records), default=0),
+        hardware=place.get("hardware"),
+        versions=place.get("versions"),
+        path=path,
         name=path.resolve().name,
+        download=download,
     )
 
 
-# Names ------------------------------------------------------------------------------------------------------------
+def read_runs(
+    paths: Sequence[Path], changes: Sequence[Layer] = (), *, allow: Iterable[str] = (), download: bool = False
+) -> list[StoredRun]:
+    """Read run folders, each once, in the given order, with names that tell them apart; see `read_run`."""
+    distinct: dict[Path, Path] = {}
+    for path in paths:
+        distinct.setdefault(path.resolve(), path)
+    allowed = list(allow)
+    runs = [read_run(path, changes, allow=allowed, download=download) for path in distinct.values()]
+    shared = DataSets()
+    return [replace(run, name=name, data_sets=shared) for run, name in zip(runs, unique_names(runs), strict=True)]
 
 
-def names(runs: Sequence[RunRecord]) -> list[str]:
-    """Method, what tells the run from the others, and fold; the folder too where that does not make it unique."""
-    labels = [
-        f"{group}{',' if ',' in group else ''} fold {run.fold}"
-        for group, run in zip(group_names(runs), runs, strict=True)
-    ]
-    for suffix in (lambda run: run.path.resolve().name, lambda run: str(run.path)):
-        twice = {label for label, count in Counter(labels).items() if count > 1}
-        labels = [
-            f"{label} ({suffix(run)})" if label in twice else label for label, run in zip(labels, runs, strict=True)
-        ]
-    return labels
-
-
-def grouped(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Runs that differ in nothing but fold and seed, under a common name."""
-    groups: dict[str, list[RunRecord]] = {}
-    for name, run in zip(group_names(runs), runs, strict=True):
-        groups.setdefault(name, []).append(run)
-    return groups
-
-
-def first_folds(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """One run of every group: the first, for figures that look into a single run."""
-    return [group[0] for group in grouped(runs).values()]
-
-
-def conditions(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Runs on the same data set with as many and as noisy labels, which may be compared."""
-    parts: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        parts.setdefault(run.condition, []).append(run)
-    return parts
-
-
-def group_names(runs: Sequence[RunRecord]) -> list[str]:
-    """Name of each run without fold and seed: its method, and how it differs from other runs.
-
-    Data set and number of labels are told where any two runs differ in them. Other settings are told where two runs of
-    one method differ in them, by those that depart from the recipe: methods have settings and preferences of their own,
-    which their names stand for.
-    """
-    described = [telling(run) for run in runs]
-    labels = []
-    for run, own in zip(runs, described, strict=True):
-        peers = [other for peer, other in zip(runs, described, strict=True) if peer.method == run.method]
-        usual = flatten(recipe_of(run).identity()) | {"data.noise": CLEAN}
-        told = [
-            word(key, value)
-            for key, value in own.items()
-            if any(other.get(key, value) != value for other in (described if key in ALWAYS else peers))
-            and (key in ALWAYS or value != usual.get(key))
-        ]
-        labels.append(", ".join([run.method, *told]))
-    return labels
-
-
-def telling(run: RunRecord) -> dict[str, Any]:
-    """Dotted settings that decide a run's result, without those that tell repetitions apart."""
-    said = ("method.name", "data.fold", "data.split", "data.noise_rate", "train.seed")
-    settings = {key: value for key, value in flatten(run.settings.identity()).items() if key not in said}
-    if not settings["data.noise_map"]:
-        del settings["data.noise_map"]  # so that it is told only among runs that have one
-    return settings | {"data.labels": run.labels, "data.noise": noise_of(run)}
-
-
-def recipe_of(run: RunRecord) -> RunSettings:
-    """Settings of the same method on the same data set where nothing else is said."""
-    return resolve([Layer("the analysis", {"data.name": run.settings.data.name, "method.name": run.method})])
-
-
-def noise_of(run: RunRecord) -> str:
-    """Rate and kind of wrong labels in words, as far as the settings tell."""
-    data = run.settings.data
-    if data.split is not None:
-        return "labels as given"
-    return f"{100 * data.noise_rate:g} % {data.noise} noise" if data.noise_rate else CLEAN
-
-
-def word(key: str, value: Any) -> str:
-    """A setting in a legend."""
-    match key:
-        case "data.name":
-            return Path(value).name
-        case "data.noise":
-            return str(value)
-        case "data.labels":
-            return f"{value} labels"
-        case _:
-            shown = str(value).lower() if isinstance(value, bool) else value
-            return f"{key.split('.', 1)[1]} {shown}"
+def find_runs(places: Iterable[Path]) -> list[Path]:
+    """Run folders among the places: each is one, or has some below it."""
+    found: list[Path] = []
+    for place in places:
+        below = [place] if RunFolder(place).holds_run else sorted(path.parent for path in place.glob("**/config.json"))
+        if not below:
+            raise AggMatchError(f"{place} holds no run: there is no config.json in it or below it.")
+        found += below
+    return list(dict.fromkeys(found))

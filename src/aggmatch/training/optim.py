@@ -6,34 +6,11 @@ them when it is replayed. State goes by the names of the weights, as in every ot
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from aggmatch.config import Fraction, NonNegative, Positive, Settings
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimSettings(Settings):
-    """Section `optim`: FixMatch's recipe."""
-
-    optimizer: Literal["sgd", "lars"] = "sgd"
-    """lars: SGD in which every kernel moves in proportion to its norm, for large batches and rates."""
-    lr: Positive = 0.03
-    """η: initial learning rate; it falls as η·cos(7πk/16K)."""
-    momentum: Fraction = 0.9
-    """Nesterov momentum."""
-    weight_decay: NonNegative = 5e-4
-    """L2 penalty on kernels; BatchNorm and biases are exempt."""
-    trust: Positive = 1e-3
-    """t: step of a kernel as a share of its norm with `lars`, times the learning rate."""
-    average: Fraction = 0.999
-    """λ_m: decay of the average of the weights, AggMatch's momentum network."""
-    average_warmup: bool = True
-    """Whether the average starts with a short memory, min(λ_m, (1+k)/(10+k)); with λ_m 0.999 over the first 9,000
-    steps."""
+from aggmatch.settings import OptimSettings
 
 
 def cosine_rate(lr: float, progress: Tensor) -> Tensor:

@@ -3,11 +3,10 @@
 import math
 import platform
 import signal
-import statistics
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -25,12 +24,13 @@ from aggmatch.devices import choose_device, hardware
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import accuracies, evaluate
 from aggmatch.files import write_atomically
+from aggmatch.registry import absolute
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint, pack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.log import Log, read_log
-from aggmatch.runs.summary import LAST_EVALUATIONS
-from aggmatch.settings import RunSettings
+from aggmatch.runs.stats import median_of_last
+from aggmatch.settings import RunSettings, parts_named
 from aggmatch.training.optim import cosine_rate
 from aggmatch.training.trainer import Trainer
 
@@ -96,7 +96,7 @@ class Run:
         snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}
         with self.folder.locked(), self.open_log() as log, self.keeping_place(log), signals() as received:
             now = {"step": state.steps_done, "started": timestamp()}
-            self.folder.note_session(now | surroundings(state.device))
+            self.folder.note_session(now | surroundings(state))
             pace = Pace(state)
             while state.steps_done < train.steps:
                 state.step()
@@ -219,7 +219,8 @@ class Run:
         final = evaluate(state.method, state.evaluated, self.data.test, self.labeled)
         records = read_log(self.folder.metrics)
         name = f"accuracy_{settings.train.evaluated}"
-        evaluations = [record[name] for record in records if name in record]
+        median = median_of_last([record[name] for record in records if name in record])
+        assert median is not None, "every run ends with an evaluation"
         last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
         return {
             "data": settings.data.name,
@@ -230,19 +231,19 @@ class Run:
             "steps": state.steps_done,
             "network": settings.train.evaluated,
             "accuracy": final.accuracy,
-            "accuracy_median_of_last_20": statistics.median(evaluations[-LAST_EVALUATIONS:]),
+            "accuracy_median_of_last_20": median.value,
             "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)),
             **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
-            **surroundings(state.device),
+            **surroundings(state),
             "finished": timestamp(),
         }
 
 
-def surroundings(device: torch.device) -> dict[str, Any]:
-    """What a run is trained on and with."""
+def surroundings(state: Trainer) -> dict[str, Any]:
+    """Hardware and versions that a run is trained with."""
     versions = {"aggmatch": aggmatch.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    return {"hardware": hardware(device), "versions": versions}
+    return {"hardware": hardware(state.device, state.threads), "versions": versions}
 
 
 def timestamp() -> str:
@@ -292,15 +293,27 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     return Run(settings, data, split, folder, state)
 
 
-def resume(out: str | Path, changes: Changes = (), *, data: DataSet | None = None, download: bool = False) -> Run:
-    """Continue the run of a folder. `changes` may only touch where it runs, not what it computes.
+def resume(
+    out: str | Path,
+    changes: Changes = (),
+    *,
+    data: DataSet | None = None,
+    download: bool = False,
+    allow: Iterable[str] = (),
+) -> Run:
+    """Continue the run of a folder.
 
-    A folder of images may have moved: where the images are the same, the run remembers the new place.
+    changes: settings of section `runtime`, which say where it runs; other settings must stay as they are. The name of a
+        folder of images may change if the images are the same: the run remembers the new place.
+    data: the data set, if it cannot be read by its name. download: whether missing files of it are fetched.
+    allow: code that the folder may name, see `RunFolder.settings`.
+
+    Example: `for record in resume("runs/mine").train(): print(record["step"])`.
     """
     folder = RunFolder(Path(out))
     if not folder.holds_run:
         raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one without --resume.")
-    settings = resumed_settings(folder, changes)
+    settings = resumed_settings(folder, changes, allow)
     if data is None:
         settings = located(settings)
         if is_folder(name := settings.data.name) and not Path(name).is_dir():
@@ -340,15 +353,16 @@ def check_data(data: DataSet, settings: RunSettings) -> None:
     check_images(data.train.pixels)
 
 
-def resumed_settings(folder: RunFolder, changes: Changes) -> RunSettings:
+def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] = ()) -> RunSettings:
     """Settings of the run in a folder with `changes`, which are refused if they touch what it computes."""
-    settings = stored = folder.settings()
     asked = {key: value for layer in as_layers(changes) for key, value in layer.values.items()}
-    method = asked.get("method.name", stored.method_name)
+    allowed = [*allow, *parts_named(asked)]
+    settings = stored = folder.settings(allow=allowed)
+    method = absolute(asked.get("method.name", stored.method_name))
     if method != stored.method_name:  # to which the settings of the other would be unknown
         changed = {"method.name": (stored.method_name, method)}
     else:
-        settings = folder.settings(changes)
+        settings = folder.settings(changes, allow=allowed)
         differing = differences(stored.to_dict(), settings.to_dict())
         changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
     places = changed.get("data.name")

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from aggmatch.augment import Augmenter
-from aggmatch.data import BalancedStream, DataSet, IndexStream, Split
-from aggmatch.devices import has_bfloat16
+from aggmatch.build import build_modules
+from aggmatch.data import DataSet, Split
+from aggmatch.data.streams import BalancedStream, IndexStream
+from aggmatch.devices import choose_threads, computing_on, has_bfloat16
 from aggmatch.errors import AggMatchError
 from aggmatch.functional import score_pseudo_labels
-from aggmatch.methods import Batch, Method, Problem, StepResult, load_method
-from aggmatch.models import Network, build_network
+from aggmatch.methods import Batch, Method, StepResult
+from aggmatch.models import Network
 from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.settings import RunSettings
 from aggmatch.side_stream import beside
@@ -37,7 +39,6 @@ class Trainer:
 
     def __init__(self, settings: RunSettings, data: DataSet, split: Split, device: torch.device) -> None:
         self.settings, self.device = settings, device
-        torch.backends.cudnn.benchmark = True  # shapes never change, so the choice of kernels pays
         weight_seed, labeled_seed, unlabeled_seed, view_seed = seeds(settings)
         self.pixels = data.train.pixels.to(device)
         # Of a set where some classes are not known, those that are say nothing about pseudo labels: they were given.
@@ -46,6 +47,7 @@ class Trainer:
         self.labeled_index, self.labels = split.labeled, split.labels
 
         self.method, self.online, self.average = self.build_modules(data, weight_seed)
+        self.threads = choose_threads(settings.runtime.threads, self.online)
         self.optimizer = SGD(self.online, settings.optim)
         self.augment = Augmenter(settings.views, mirror=data.mirror)
 
@@ -66,23 +68,17 @@ class Trainer:
 
     def build_modules(self, data: DataSet, seed: int) -> tuple[Method[Any], Network, Network]:
         """The method, the online network, and the average, which starts as its copy and never needs a gradient."""
-        settings = self.settings
+        precision = self.settings.train.precision
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            channels, classes = data.train.pixels.shape[1], len(data.classes)
-            online = build_network(settings.model.name, channels=channels, classes=classes)
-            online.mixed = settings.train.precision == "bfloat16" or (
-                settings.train.precision == "auto" and has_bfloat16(self.device)
-            )
-            problem = Problem(
-                classes=classes,
-                features=online.features,
+            method, online = build_modules(
+                self.settings,
+                channels=data.train.pixels.shape[1],
+                classes=len(data.classes),
                 labels=len(self.labels),
                 images=len(data.train),
-                mixed=online.mixed,
+                mixed=precision == "bfloat16" or (precision == "auto" and has_bfloat16(self.device)),
             )
-            method = load_method(settings.method_name)(settings.method, problem)
-            online.head = method.build_head()
         online.normalize_by(data.train.pixels)
         online.to(self.device)
         if self.device.type == "cuda":
@@ -114,8 +110,9 @@ class Trainer:
 
     def step(self) -> None:
         """Take the next images of both streams and learn from them."""
-        self.method.refresh(self.steps_done)
-        self.run_step(*self.draw_indices())
+        with computing_on(self.device, self.threads):
+            self.method.refresh(self.steps_done)
+            self.run_step(*self.draw_indices())
         self.steps_done += 1
 
     def draw_indices(self) -> tuple[Tensor, Tensor]:

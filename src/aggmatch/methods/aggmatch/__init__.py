@@ -2,4 +2,6 @@
 
 from aggmatch.methods.aggmatch.method import AggMatch, Config
 
-__all__ = ["AggMatch", "Config"]
+__all__ = ["METHOD", "AggMatch", "Config"]
+
+METHOD = AggMatch

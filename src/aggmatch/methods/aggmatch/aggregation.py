@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aggmatch.functional import TINY, consensus_confidence, entropy, one_hot
+from aggmatch.functional import TINY, Aggregate, consensus_confidence, entropy, one_hot
 from aggmatch.kernels import triton_works
 
 ClassTerm = Literal["divergence", "distance", "none"]
@@ -49,17 +49,6 @@ class Similarity(NamedTuple):
     def total(self) -> Tensor:
         """S, (B, Q)."""
         return self.feature + self.classes
-
-
-class Aggregate(NamedTuple):
-    """Refined pseudo labels and how far the subsets agree on them."""
-
-    probs: Tensor
-    """p̄, mean of the subsets' distributions, (B, Y)."""
-    vote: Tensor
-    """a, share of the subsets that vote for each class, (B, Y)."""
-    confidence: Tensor
-    """c̄ = exp(Σ a log a), (B,)."""
 
 
 @torch.no_grad()

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aggmatch.config import Count, Fraction, NonNegative, Positive, Settings
-from aggmatch.functional import PseudoLabels, one_hot, sharpen, soft_cross_entropy
-from aggmatch.methods.aggmatch.aggregation import Aggregate, ClassTerm, Memory, aggregate
+from aggmatch.functional import Aggregate, PseudoLabels, one_hot, sharpen, soft_cross_entropy
+from aggmatch.methods.aggmatch.aggregation import ClassTerm, Memory, aggregate
+from aggmatch.methods.aggmatch.explain import QueueExplainer
 from aggmatch.methods.aggmatch.queue import ClassBalancedQueue
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
 from aggmatch.models import Network, Output
@@ -62,6 +63,7 @@ class AggMatch(Method[Config]):
     config_type = Config
     reference = "Kim et al., AggMatch: Aggregating Pseudo Labels for Semi-Supervised Learning, 2022"
     views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
+    explains = True
 
     def __init__(self, config: Config, problem: Problem) -> None:
         super().__init__(config, problem)
@@ -151,6 +153,15 @@ class AggMatch(Method[Config]):
                 return (-aggregated.confidence.log() <= self.config.vote_entropy).float()
             case "off":
                 return (target_BY.max(-1).values >= self.config.threshold).float()
+
+    def explainer(self) -> QueueExplainer:
+        """The queue as it explains pseudo labels."""
+        return QueueExplainer(self)
+
+    @classmethod
+    def memory_slots(cls, config: Config, classes: int) -> list[int]:
+        """L slots for each class, or one ring for all."""
+        return [config.slots] * classes if config.class_balanced else [config.slots * classes]
 
     def status(self) -> dict[str, Tensor]:
         """Filled slots of every ring."""

@@ -1,0 +1,52 @@
+"""From the name of a network to the network."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from aggmatch.config import Settings
+from aggmatch.models.network import Network
+from aggmatch.registry import Registry, is_code
+from aggmatch.validate import InvalidValue
+
+FAMILIES = {
+    "small": "small or small-WIDTH",
+    "wrn": "wrn-DEPTH-WIDTH with a depth of 10, 16, 22, 28, ...",
+}
+"""Built-in families of networks, whose names carry numbers, and the forms that the names take."""
+
+MODELS: Registry[type[nn.Module]] = Registry(
+    "network",
+    "models",
+    builtin=lambda: {"small": "aggmatch.models.small:SmallNet", "wrn": "aggmatch.models.wide_resnet:WideResNet"},
+    accepts=callable,
+    wanted="a class or function that takes (channels, classes) and returns a torch.nn.Module",
+)
+"""Every backbone that can be named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(Settings):
+    """Section `model`."""
+
+    name: str = "wrn-28-2"
+    """Network: `wrn-DEPTH-WIDTH` (wide residual network), `small-WIDTH` (six convolutions, for tiny images), or one of
+    your own as `path/to/file.py:Name`."""
+
+
+def build_network(name: str, *, channels: int, classes: int) -> Network:
+    """Make a network with new random weights, drawn from torch's global generator.
+
+    name: see `ModelSettings.name`. channels: of the images, 1 or 3. classes: Y, number of logits.
+
+    Example: `build_network("wrn-28-2", channels=3, classes=10).features` is 128.
+    """
+    family, *numbers = name.split("-")
+    if not is_code(name) and family in FAMILIES:
+        try:
+            backbone = MODELS.load(family).from_numbers(channels, *map(int, numbers))  # type: ignore[attr-defined]
+        except (ValueError, TypeError):
+            raise InvalidValue("model.name", f"must be {FAMILIES[family]}, got '{name}'") from None
+    else:
+        backbone = MODELS.load(name)(channels, classes)
+    return Network(backbone, classes, channels)

@@ -1,0 +1,193 @@
+"""Open registries: a method, data set, backbone, view or figure comes from this package, a file, or another package.
+
+A name is one of three kinds:
+
+- `fixmatch`: a part of this package, or of an installed package that announces it under an entry point;
+- `path/to/file.py:Name`: an object in a file;
+- `module:Name`: an object in a module that Python can import, or that lies in the working directory.
+
+The last two run code that somebody names, so names that were read from a run folder pass through `refuse_code` first.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from aggmatch.errors import AggMatchError, unknown
+
+Part = TypeVar("Part")
+CODE = re.compile(r"(?P<place>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
+"""A name that stands for code from elsewhere."""
+
+
+class Origin(NamedTuple):
+    """Where a part comes from."""
+
+    name: str
+    place: str
+    """`aggmatch`, or the package that announces it."""
+
+
+class Registry(Generic[Part]):
+    """Parts of one kind, looked up by name and imported on first use.
+
+    kind: what a part is called in messages, such as "method".
+    plural: the word after `aggmatch list`, and the end of the entry-point group `aggmatch.<plural>`.
+    builtin: returns the parts of this package, name → `module:attribute`.
+    accepts: says whether an object is such a part; `wanted` says in words what it should be.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        plural: str,
+        *,
+        builtin: Callable[[], Mapping[str, str]],
+        accepts: Callable[[Any], bool],
+        wanted: str,
+    ) -> None:
+        self.kind, self.plural, self.builtin, self.accepts, self.wanted = kind, plural, builtin, accepts, wanted
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.builtin() or name in self.announced()
+
+    def announced(self) -> dict[str, EntryPoint]:
+        """Parts of installed packages by name; those of this package win over parts of the same name."""
+        own = self.builtin()
+        return {entry.name: entry for entry in entry_points(group=f"aggmatch.{self.plural}") if entry.name not in own}
+
+    def names(self) -> list[str]:
+        """Every name that needs no path, sorted."""
+        return sorted([*self.builtin(), *self.announced()])
+
+    def origins(self) -> list[Origin]:
+        """Where each named part comes from."""
+        announced = self.announced()
+        place = {name: entry.dist.name if entry.dist else entry.module for name, entry in announced.items()}
+        return [Origin(name, place.get(name, "aggmatch")) for name in self.names()]
+
+    def load(self, name: str) -> Part:
+        """Import the part called `name`; raise an `AggMatchError` if there is none or it is something else."""
+        if is_code(name):
+            part = load_code(name, self.kind)
+        elif name in (builtin := self.builtin()):
+            module, _, attribute = builtin[name].partition(":")
+            part = attrgetter(attribute)(importlib.import_module(module))
+        elif name in (announced := self.announced()):
+            part = load_announced(announced[name], self.kind)
+        else:
+            raise unknown(self.kind, name, self.names(), see=f"aggmatch list {self.plural}")
+        if not self.accepts(part):
+            raise AggMatchError(f"Cannot use {self.kind} '{name}': it must be {self.wanted}, got {part!r:.80}.")
+        return part
+
+
+# Code from elsewhere ---------------------------------------------------------------------------------------------
+
+
+def is_code(name: str) -> bool:
+    """Whether a name stands for code in a file or module, such as `my_method.py:Mine`."""
+    return CODE.fullmatch(name) is not None
+
+
+def absolute(name: str) -> str:
+    """The name with the whole path of its file, so that it means the same in every working directory."""
+    match = CODE.fullmatch(name)
+    if not match or not match["place"].endswith(".py"):
+        return name
+    return f"{Path(match['place']).expanduser().resolve()}:{match['name']}"
+
+
+def short_name(name: str) -> str:
+    """The name without folders, for tables and file names: `/home/me/my_method.py:Mine` → `my_method.Mine`."""
+    match = CODE.fullmatch(name)
+    if not match:
+        return name
+    place = Path(match["place"]).stem if match["place"].endswith(".py") else match["place"]
+    return f"{place}.{match['name']}"
+
+
+def refuse_code(names: Iterable[str], allowed: Iterable[str], where: object) -> None:
+    """Raise an `AggMatchError` if a name read from `where` stands for code that the caller has not named as well."""
+    known = {absolute(name) for name in allowed}
+    for name in names:
+        if is_code(name) and absolute(name) not in known:
+            raise AggMatchError(
+                f"{where} names code to run, {name}, which is not run unless you name it too. "
+                f"If you trust it, add: --allow-code {name}"
+            )
+
+
+def load_code(name: str, kind: str) -> Any:
+    """Import the object that `file.py:Name` or `module:Name` stands for."""
+    match = CODE.fullmatch(name)
+    assert match
+    try:
+        return getattr(import_place(match["place"]), match["name"])
+    except AggMatchError:
+        raise
+    except Exception as error:  # whatever the file does when it is run
+        reason = str(error) or type(error).__name__
+        raise AggMatchError(
+            f"Cannot load {kind} '{name}': {reason}. Write it as path/to/file.py:Name, or as module:Name with a module "
+            f"in the working directory or on PYTHONPATH."
+        ) from error
+
+
+def load_announced(entry: EntryPoint, kind: str) -> Any:
+    """Import the object that an installed package announces."""
+    try:
+        return entry.load()
+    except Exception as error:  # whatever the package does when it is imported
+        raise AggMatchError(f"Cannot load {kind} '{entry.name}' from {entry.value}: {error}.") from error
+
+
+def import_place(place: str) -> ModuleType:
+    """Import a Python file, or a module by its name, also if it lies in the working directory."""
+    if place.endswith(".py"):
+        return import_file(Path(place).expanduser())
+    file = Path(*place.split(".")).with_suffix(".py")
+    if place not in sys.modules and importlib.util.find_spec(place.split(".")[0]) is None and file.is_file():
+        return import_file(file)
+    return importlib.import_module(place)
+
+
+def import_file(file: Path) -> ModuleType:
+    """Import a Python file once, under a name of its own; modules beside it can be imported while it runs."""
+    file = file.resolve()
+    name = f"{file.stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not file.is_file():
+        raise AggMatchError(f"There is no file {file}.")
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up while it runs
+    try:
+        with importable(file.parent):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@contextmanager
+def importable(folder: Path) -> Iterator[None]:
+    """Within, modules of a folder can be imported."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
