@@ -20,7 +20,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.transforms import Bbox
 
 FOREGROUND = "#010203"
 """Text, axes and marks: a black that nothing else uses, so that it can be found again in the SVG."""
@@ -54,6 +53,8 @@ CLASS_COLORS = (BLUE, ORANGE, TEAL, RED, PURPLE, BROWN, PINK, GREY, GOLD, CYAN)
 LINES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 """Line styles that tell groups of runs of one method apart."""
 
+PHONE = 3.75
+"""Inches across which a phone shows a plot in its own size: no plot is wider."""
 LONGEST = 120
 """Characters in a slug; file systems allow twice as many in a name."""
 MANY = 20
@@ -103,15 +104,26 @@ THEMES = "<style>:root { color: #1a1a1a } @media (prefers-color-scheme: dark) { 
 
 
 @dataclass(frozen=True)
+class Plot:
+    """One drawing, at most `PHONE` wide, with everything a reader needs to understand it alone."""
+
+    name: str
+    """What tells it from the other plots of its panel, such as "average"; empty if it is the only one."""
+    figure: Figure
+    heading: str = ""
+    """Text above it, which the page sets in its own lines."""
+
+
+@dataclass(frozen=True)
 class Panel:
-    """A figure and the words around it."""
+    """Plots that belong together, and the words around them."""
 
     name: str
     """File name and anchor, such as "accuracy"."""
     title: str
     caption: str
     """What is shown: data set, labels, fold, step, network, number of images; never more than was measured."""
-    figure: Figure
+    plots: Sequence[Plot]
 
 
 # Drawing ----------------------------------------------------------------------------------------------------------
@@ -188,15 +200,12 @@ def picture(axes: Axes, pixels: np.ndarray[Any, Any], color: str = FOREGROUND, w
 # Files ------------------------------------------------------------------------------------------------------------
 
 
-def svg(panel: Panel, box: Bbox | None = None) -> str:
-    """Inline SVG for a page: no background, its colours those of the page, its ids unlike those of other panels.
-
-    Of the whole figure, or of what lies in a box, in inches.
-    """
+def svg(plot: Plot, anchor: str, title: str) -> str:
+    """A plot as inline SVG: no background, the colours of the page, ids that start with the anchor."""
     buffer = io.StringIO()
     with house_style():
-        panel.figure.savefig(buffer, format="svg", metadata={"Date": None}, bbox_inches=box)
-    return inline(buffer.getvalue(), panel.name, panel.title)
+        plot.figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return inline(buffer.getvalue(), anchor, title)
 
 
 def inline(source: str, name: str, title: str) -> str:
@@ -211,14 +220,21 @@ def inline(source: str, name: str, title: str) -> str:
     return element.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" style="{strokes}" ', 1)
 
 
-def file_bytes(panel: Panel, kind: str) -> bytes:
-    """The panel as the content of an `svg`, `png` or `pdf` file, on white where the format has no themes."""
+def files(panel: Panel, kind: str) -> Iterator[tuple[str, bytes]]:
+    """Name and content of an `svg`, `png` or `pdf` file for each plot; on white if the format has no themes."""
+    for plot in panel.plots:
+        name = f"{panel.name}-{plot.name}" if plot.name else panel.name
+        yield f"{name}.{kind}", file_bytes(plot, panel.title, kind)
+
+
+def file_bytes(plot: Plot, title: str, kind: str) -> bytes:
+    """The content of a file that holds a plot."""
     if kind == "svg":
-        head, rest = svg(panel).split(">", 1)
+        head, rest = svg(plot, "plot", title).split(">", 1)
         return f'<?xml version="1.0" encoding="utf-8"?>\n{head}>{THEMES}{rest}\n'.encode()
     buffer = io.BytesIO()
     with house_style():
-        panel.figure.savefig(buffer, format=kind, dpi=200, facecolor="white")
+        plot.figure.savefig(buffer, format=kind, dpi=200, facecolor="white")
     return buffer.getvalue()
 
 
