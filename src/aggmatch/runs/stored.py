@@ -1,11 +1,11 @@
 """A run read back: from its folder, or from a line of a results file."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from aggmatch.config import Layer
 from aggmatch.data import DataSet, DataSettings, Split, load_for
@@ -17,6 +17,7 @@ from aggmatch.runs.stats import Length, Median, describe_noise, median_of_last, 
 from aggmatch.settings import RunSettings
 from aggmatch.validate import Natural, read_json
 
+Value = TypeVar("Value")
 EVALUATED = ("accuracy_average", "accuracy_online")
 PSEUDO = ("pseudo_precision", "pseudo_recall", "pseudo_coverage")
 
@@ -66,6 +67,8 @@ class StoredRun:
     download: bool = False
     """Whether missing files of the data set are fetched."""
     data_sets: DataSets = field(default_factory=DataSets, repr=False)
+    computed: dict[object, Any] = field(default_factory=dict, repr=False)
+    """Results of `once`."""
 
     # Result -------------------------------------------------------------------------------------------------------
 
@@ -202,6 +205,13 @@ class StoredRun:
     def split(self) -> Split:
         """Which training images carried which label."""
         return Split.read(self.folder.split, self.data())
+
+    def once(self, key: object, compute: Callable[[], Value]) -> Value:
+        """The result of a slow computation on this run, cached under a key for everybody who looks at the run."""
+        if key not in self.computed:
+            self.computed[key] = compute()
+        result: Value = self.computed[key]
+        return result
 
 
 def snapshot_step(path: Path) -> int:
