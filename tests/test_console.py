@@ -1,4 +1,4 @@
-"""What is printed is what was meant: texts as they are, on the stream they belong to, and nothing when quiet."""
+"""Texts are printed unchanged, on the right stream, and not at all when quiet."""
 
 import io
 
@@ -12,7 +12,7 @@ ODD = "runs/a[bold]b[/]:dog:"
 
 
 @pytest.mark.parametrize("error", [False, True])
-def test_a_text_is_printed_as_it_is_and_on_its_own_stream(capsys, error):
+def test_a_text_is_printed_unchanged_on_the_right_stream(capsys, error):
     say(ODD, error=error)
     printed = capsys.readouterr()
     assert (printed.err if error else printed.out) == f"{ODD}\n"
@@ -38,7 +38,7 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_run_is_followed_under_its_title_as_it_is(monkeypatch, terminal):
+def test_the_progress_of_a_run_shows_its_title_unchanged(monkeypatch, terminal):
     screen = Console(file=io.StringIO(), force_terminal=terminal, width=200, color_system=None)
     monkeypatch.setattr(console, "stdout", screen)
     follow(RECORDS, title=ODD, done=0, steps=4, network="average", quiet=False)
@@ -47,7 +47,7 @@ def test_a_run_is_followed_under_its_title_as_it_is(monkeypatch, terminal):
     assert "accuracy 50.00 %" in shown
 
 
-def test_a_quiet_run_is_trained_all_the_same(capsys):
+def test_a_quiet_run_still_consumes_all_records(capsys):
     records = iter(RECORDS)
     follow(records, title="t", done=0, steps=4, network="average", quiet=True)
     assert next(records, None) is None

@@ -1,4 +1,4 @@
-"""What a person sees while something runs: a live bar on a terminal, plain lines elsewhere."""
+"""Output for people: a live progress bar on a terminal, plain lines elsewhere."""
 
 import os
 import sys
@@ -10,32 +10,36 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class LastingConsole(Console):
-    """A console whose reader may leave: `aggmatch train | head` stops the words, not the training."""
+    """A console that survives a closed pipe: `aggmatch train | head` stops the output, not the training."""
 
     def on_broken_pipe(self) -> None:
-        """Say nothing from now on."""
+        """Print nothing from now on."""
         self.quiet = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.file.fileno())  # for what is still buffered
+        os.dup2(nowhere, self.file.fileno())  # for output that is still buffered
 
 
 WIDE = 160
-"""Columns where there is no terminal: in a pipe, a row of a table should be one line."""
+"""Columns without a terminal: in a pipe, a row of a table should be one line."""
 stdout = LastingConsole(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE)
 stderr = LastingConsole(stderr=True)
 
 
 def say(text: str, *, error: bool = False, quiet: bool = False) -> None:
-    """Print a text as it is: brackets are no markup, colons no emoji, and only the terminal itself breaks long lines.
+    """Print a text to standard output, or to standard error with `error`; nothing with `quiet`.
 
-    It goes to standard output or, with `error`, to standard error; with `quiet` nowhere.
+    Brackets are not markup, colons are not emoji, and only the terminal itself breaks long lines.
     """
     if not quiet:
         (stderr if error else stdout).out(text, highlight=False)
 
 
 def follow(records: Iterable[dict[str, Any]], *, title: str, done: int, steps: int, network: str, quiet: bool) -> None:
-    """Run through the records of a training run, showing each as it comes."""
+    """Consume the records of a training run and show each one as it comes.
+
+    title: name of the run. done, steps: steps before the first record, and in all. network: the one whose accuracy is
+    shown. quiet: show nothing.
+    """
     if quiet:
         for _ in records:
             pass
@@ -46,7 +50,7 @@ def follow(records: Iterable[dict[str, Any]], *, title: str, done: int, steps: i
 
 
 def follow_live(records: Iterable[dict[str, Any]], title: str, done: int, steps: int, network: str) -> None:
-    """A bar with rate, loss, accuracy and the time left."""
+    """Show a progress bar with rate, loss, accuracy and the time left."""
     columns = (
         TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=None),
@@ -65,7 +69,7 @@ def follow_live(records: Iterable[dict[str, Any]], title: str, done: int, steps:
 
 
 def follow_plain(records: Iterable[dict[str, Any]], title: str, steps: int, network: str) -> None:
-    """One line an evaluation."""
+    """Print one line per evaluation."""
     facts: dict[str, str] = {}
     for record in records:
         facts |= describe(record, network)
@@ -75,7 +79,7 @@ def follow_plain(records: Iterable[dict[str, Any]], title: str, steps: int, netw
 
 
 def describe(record: dict[str, Any], network: str) -> dict[str, str]:
-    """The facts of a record that are worth a glance."""
+    """Rate, loss and accuracy of a record, as far as it has them."""
     facts = {}
     if "loss" in record:
         facts["rate"] = f"{record['images_per_second']:,.0f} img/s"

@@ -43,14 +43,14 @@ def training_names(photos: Path) -> set[str]:
     return set(read_folder(photos, 8, 0.2).train.names)
 
 
-def test_a_folder_is_trained_on_with_all_its_labels(trained, photos):
+def test_training_on_a_folder_uses_all_its_labels(trained, photos):
     summary = json.loads((trained / "summary.json").read_text())
     assert summary["labels"] == 8
-    assert summary["data"] == str(photos), "the whole path, so that the run can go on from anywhere"
+    assert summary["data"] == str(photos), "the whole path, so that the run resumes from anywhere"
     assert set(summary["class_accuracy"]) == {"dark", "light"}
     last = json.loads((trained / "metrics.jsonl").read_text().splitlines()[-1])
     assert "pseudo_coverage" in last
-    assert "pseudo_precision" not in last, "nobody knows the truth of unlabelled images"
+    assert "pseudo_precision" not in last, "the true classes of unlabelled images are unknown"
 
 
 def test_the_run_of_a_folder_is_named_after_it(run, photos):
@@ -74,23 +74,24 @@ def test_a_folder_that_moved_is_resumed_from_its_new_place_and_remembered(run, t
     photos.rename(tmp_path / "pictures")
     code, _, err = run("train", "--resume", "--out", "run")
     assert code == 2
-    assert f"There is no folder {photos} any more. If it has moved: aggmatch train NEW/PLACE --resume --out run" in err
+    assert str(photos) in err
+    assert "--resume --out run" in err
     code, _, err = run("train", "pictures", "--resume", "--out", "run")
     assert code == 0, err
     assert json.loads((trained / "config.json").read_text())["data"]["name"] == str(tmp_path / "pictures")
     assert run("evaluate", "run")[0] == 0
 
 
-def test_other_images_in_a_new_place_are_refused_and_nothing_is_remembered(run, trained, photos, tmp_path):
+def test_other_images_in_a_new_place_fail_and_the_run_keeps_its_old_place(run, trained, photos, tmp_path):
     photos.rename(tmp_path / "pictures")
     paint(tmp_path / "pictures/unlabeled/3.png", 77)
     code, _, err = run("train", "pictures", "--resume", "--out", "run")
     assert code == 2
-    assert "are not those it was made of" in err
+    assert "split.json" in err
     assert json.loads((trained / "config.json").read_text())["data"]["name"] == str(photos)
 
 
-def test_a_folder_named_by_a_setting_is_remembered_by_its_whole_path(run, photos):
+def test_a_folder_named_by_a_setting_is_stored_with_its_whole_path(run, photos):
     code, _, err = run("train", "--set", "data.name=photos", "--method", "supervised", "--out", "run", *QUICK)
     assert code == 0, err
     assert json.loads((photos.parent / "run/config.json").read_text())["data"]["name"] == str(photos)
@@ -101,7 +102,7 @@ def test_a_folder_that_changed_is_not_resumed(run, trained, photos):
     paint(photos / "unlabeled/new.png", 3)
     code, _, err = run("train", "--resume", "--out", "run")
     assert code == 2
-    assert "its 'images' is 18, but" in err
+    assert "'images' is 18" in err
 
 
 def test_images_that_changed_places_are_noticed(run, trained, photos):
@@ -110,28 +111,29 @@ def test_images_that_changed_places_are_noticed(run, trained, photos):
     (photos / "swap").rename(photos / "light")
     code, _, err = run("evaluate", "run")
     assert code == 2
-    assert "images, labels or class names of" in err
+    assert "split.json" in err
     (trained / "summary.json").unlink()
     code, _, err = run("train", "--resume", "--out", "run")
     assert code == 2
-    assert "are not those it was made of" in err
+    assert "split.json" in err
 
 
-def test_test_images_that_changed_are_told_and_not_resumed_with(run, trained, photos):
+def test_changed_test_images_give_a_warning_and_cannot_be_resumed_with(run, trained, photos):
     (name, *_) = read_folder(photos, 8, 0.2).test.names
     code, _, err = run("evaluate", "run")
     assert (code, err) == (0, "")
     paint(photos / name, 99)
     code, _, err = run("evaluate", "run")
     assert code == 0
-    assert err == f"Warning: the test images of {photos} are not those that the run was tested with.\n"
+    assert err.startswith("Warning: the test images of ")
     (trained / "summary.json").unlink()
     code, _, err = run("train", "--resume", "--out", "run")
     assert code == 2
-    assert f"Cannot resume run: the test images of {photos} are not those it began with." in err
+    assert str(photos) in err
+    assert "test images" in err
 
 
-def test_a_class_may_bear_the_name_of_a_column(run, tmp_path):
+def test_a_class_may_have_the_name_of_a_column(run, tmp_path):
     for k in range(3):
         paint(tmp_path / f"odd/file/{k}.png", k)
         paint(tmp_path / f"odd/class/{k}.png", 180 + k)
@@ -142,7 +144,7 @@ def test_a_class_may_bear_the_name_of_a_column(run, tmp_path):
     assert row["p(file)"] + row["p(class)"] == pytest.approx(1, abs=1e-5)
 
 
-def test_a_model_is_judged_by_other_images_with_classes(run, trained, tmp_path):
+def test_a_model_is_evaluated_on_another_folder(run, trained, tmp_path):
     for k in range(3):
         paint(tmp_path / f"new/light/{k}.png", 190 + k)
     code, out, err = run("evaluate", "run", "new")
@@ -157,37 +159,37 @@ def test_a_model_is_judged_by_other_images_with_classes(run, trained, tmp_path):
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
-        ("nowhere", "There is no folder nowhere. Name one with a folder of images for each class."),
-        ("photos", "photos has the class 'unlabeled', which the model has not: its classes are dark, light."),
-        ("empty", "empty has no image of a class: put them into empty/dark and so on."),
+        ("nowhere", "nowhere"),
+        ("photos", "'unlabeled'"),
+        ("empty", "empty/dark"),
     ],
 )
-def test_images_that_the_model_cannot_be_judged_by_are_refused(run, trained, folder, message):
+def test_a_folder_that_does_not_fit_the_model_fails(run, trained, folder, message):
     Path("empty").mkdir()
     code, _, err = run("evaluate", "run", folder)
     assert code == 2
     assert message in err
 
 
-def test_a_run_does_not_lie_among_the_images(run, photos):
+def test_a_run_folder_may_not_lie_among_the_images(run, photos):
     code, _, err = run("train", "photos", "--out", "photos/runs/mine", *QUICK)
     assert code == 2
-    assert "lies in the folder of images" in err
+    assert "photos/runs/mine" in err
     assert not (photos / "runs").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["export", "run", "--out", "run/model.safetensors"], "--out must end in .onnx"),
+        (["export", "run", "--out", "run/model.safetensors"], ".onnx"),
         (
             ["predict", "run", "photos/dark", "--out", "run/config.json"],
-            "must not be a JSON file in the run's own folder",
+            "run/config.json",
         ),
-        (["predict", "run", "photos/dark", "--out", "/proc/p.csv"], "Cannot write /proc/p.csv"),
+        (["predict", "run", "photos/dark", "--out", "/proc/p.csv"], "/proc/p.csv"),
     ],
 )
-def test_nothing_of_the_run_is_overwritten(run, trained, words, message):
+def test_no_file_of_the_run_is_overwritten(run, trained, words, message):
     before = {path: path.read_bytes() for path in trained.iterdir() if path.is_file()}
     code, _, err = run(*words)
     assert code == 2
@@ -203,7 +205,8 @@ def test_new_files_are_predicted(run, trained, tmp_path):
         warnings.simplefilter("default")
         code, out, err = run("predict", "run", "new", "photos/dark/1.png")
     assert code == 0
-    assert "1 of 4 files cannot be read and are left out: new/broken.png (not an image)" in err
+    assert "1 of 4" in err
+    assert "new/broken.png" in err
     assert [line.split()[0] for line in out.splitlines() if ".png" in line] == [
         "new/a.png",
         "new/deep/b.png",
@@ -229,13 +232,13 @@ def test_predictions_are_written_with_all_probabilities(run, trained, tmp_path, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "missing"], "There is no missing."),
-        (["run", "photos/dark", "--out", "p.txt"], "--out must end in .csv or .json, got p.txt."),
-        (["photos", "photos/dark"], "Is photos the folder of a run?"),
-        (["run", "empty"], "No image could be read in empty."),
+        (["run", "missing"], "missing"),
+        (["run", "photos/dark", "--out", "p.txt"], "p.txt"),
+        (["photos", "photos/dark"], "photos/config.json"),
+        (["run", "empty"], "empty"),
     ],
 )
-def test_what_cannot_be_predicted_is_one_sentence(run, trained, tmp_path, words, message):
+def test_a_failed_prediction_names_what_is_wrong(run, trained, tmp_path, words, message):
     (tmp_path / "empty").mkdir()
     code, _, err = run("predict", *words)
     assert code == 2
@@ -246,7 +249,7 @@ def test_a_model_is_exported_and_predicts_the_same(run, trained, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     code, out, err = run("export", "run")
     assert code == 0, err
-    assert "gives `probabilities` of dark, light" in out
+    assert "`probabilities` of dark, light" in out
     session = onnxruntime.InferenceSession(trained / "model.onnx", providers=["CPUExecutionProvider"])
     assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == ["dark", "light"]
     assert run("predict", "run", "photos/unlabeled", "--all", "--out", "p.json")[0] == 0
@@ -269,7 +272,7 @@ def test_a_report_on_a_long_log_without_the_truth_is_written(run, photos, tmp_pa
     assert code == 0, err
 
 
-def test_what_needs_no_truth_is_shown_of_a_folder_run(run, trained, tmp_path):
+def test_the_report_of_a_folder_shows_what_needs_no_true_classes(run, trained, tmp_path):
     code, _, err = run("report", "run", "--out", "page.html")
     assert code == 0
     assert "Not shown: Nobody knows the classes of the unlabelled images" in err
@@ -289,19 +292,19 @@ def test_an_image_is_explained_by_its_number_or_its_file(run, trained, word):
     code, out, err = run("explain", "run", word)
     assert code == 0, err
     assert "Image unlabeled/4.png, of unknown class" in out
-    assert "dark/" in out or "light/" in out, "so are the entries of the queue"
+    assert "dark/" in out or "light/" in out, "the queue entries have file names too"
 
 
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("unlabeled/99.png", "There is no image 'unlabeled/99.png' among those numbered 0 to 17, called for example"),
-        ("3.png", "2 images are called '3.png': "),
-        ("99", "There is no image '99'"),
-        ("photos/HELD", "is a test image: only training images get pseudo labels."),
+        ("unlabeled/99.png", "'unlabeled/99.png'"),
+        ("3.png", "'3.png'"),
+        ("99", "'99'"),
+        ("photos/HELD", "test image"),
     ],
 )
-def test_an_image_that_is_not_there_is_one_sentence(run, trained, photos, word, message):
+def test_explaining_an_unknown_image_names_it(run, trained, photos, word, message):
     held = sorted({"dark/0.png", "dark/1.png", "dark/2.png", "dark/3.png", "dark/4.png"} - training_names(photos))[0]
     code, _, err = run("explain", "run", word.replace("HELD", held))
     assert code == 2

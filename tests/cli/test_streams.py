@@ -1,4 +1,4 @@
-"""What is printed where not every character can be."""
+"""Output to streams whose encoding lacks some characters."""
 
 import io
 import os
@@ -15,21 +15,21 @@ from aggmatch.cli.streams import print_plainly
 @pytest.mark.parametrize(
     ("encoding", "text"), [("ascii", b"1 +- 2 - 3 *#@& ?\n"), ("latin-1", b"1 \xb1 2 - 3 *#\xa7\xb6 ?\n")]
 )
-def test_a_stream_gets_something_readable_for_what_it_cannot_encode(encoding, text):
+def test_characters_that_a_stream_cannot_encode_are_replaced_readably(encoding, text):
     stream = io.TextIOWrapper(io.BytesIO(), encoding)
     print_plainly(stream)
     print("1 ± 2 – 3 †‡§¶ 字", file=stream, flush=True)
     assert stream.buffer.getvalue() == text
 
 
-def test_a_stream_that_knows_every_character_prints_every_character():
+def test_a_utf8_stream_prints_every_character():
     stream = io.TextIOWrapper(io.BytesIO(), "utf-8")
     print_plainly(stream, io.StringIO())
     print("1 ± 2 †", file=stream, flush=True)
     assert stream.buffer.getvalue().decode() == "1 ± 2 †\n"
 
 
-def test_commands_print_tables_and_errors_to_a_stream_of_ascii(tmp_path):
+def test_commands_print_tables_and_errors_to_an_ascii_stream(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(Path(aggmatch.__file__).parents[1]), "PYTHONIOENCODING": "ascii"}
 
     def call(*words: str) -> subprocess.CompletedProcess[bytes]:

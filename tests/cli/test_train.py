@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what it prints, and what it says when something is wrong."""
+"""The command line as a user sees it: its output, and its messages when something is wrong."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def trained(run, tmp_path):
     return tmp_path / "run", out
 
 
-def test_a_run_prints_its_accuracy_and_where_it_lies(trained):
+def test_a_run_prints_its_accuracy_and_its_folder(trained):
     path, out = trained
     summary = json.loads((path / "summary.json").read_text())
     assert "aggmatch on digits, 10 labels, fold 0, 6 steps" in out
@@ -35,13 +35,13 @@ def test_a_run_prints_its_accuracy_and_where_it_lies(trained):
     assert "step 6/6" in out
 
 
-def test_the_median_names_its_number_of_evaluations(run):
+def test_the_median_states_its_number_of_evaluations(run):
     code, out, _ = run("train", "--method", "supervised", *QUICK, "--set", "train.evaluate_every=2")
     assert code == 0
     assert re.search(r"\(average network, last step; median of the last 3 evaluations \d+\.\d\d %\), \d+ s\.\n", out)
 
 
-def test_paths_are_printed_as_they_are(run, tmp_path):
+def test_paths_are_printed_unchanged(run, tmp_path):
     words = ["train", "--method", "supervised", "--out", "r[bold]1:dog:", *QUICK]
     code, out, _ = run(*words)
     assert code == 0
@@ -49,24 +49,25 @@ def test_paths_are_printed_as_they_are(run, tmp_path):
     assert (tmp_path / "r[bold]1:dog:/summary.json").exists()
     code, _, err = run(*words)
     assert code == 2
-    assert err.startswith("Error: r[bold]1:dog: holds a run already.")
+    assert err.startswith("Error: r[bold]1:dog: ")
 
 
 def test_quiet_prints_nothing(run):
     assert run("train", "--quiet", "--method", "supervised", *QUICK) == (0, "", "")
 
 
-def test_the_default_folder_names_the_run_and_the_same_words_resume_it(run, tmp_path):
+def test_the_default_folder_names_the_run_and_the_same_command_resumes_it(run, tmp_path):
     words = ["train", "digits", "--method", "fixmatch", "--labels", "20", "--fold", "2", *QUICK]
     assert run(*words)[0] == 0
     assert (tmp_path / "runs/digits-20-fixmatch-fold2/summary.json").exists()
     code, _, err = run(*words)
     assert code == 2
-    assert "holds a run already. Continue it with --resume, or choose another --out" in err
+    assert "--resume" in err
+    assert "--out" in err
     assert run(*words, "--resume")[0] == 0
 
 
-def test_a_run_on_a_given_split_is_called_after_its_labels_and_fold(run, tmp_path):
+def test_a_run_on_a_given_split_is_named_by_the_labels_and_fold_of_the_split(run, tmp_path):
     words = ["train", "digits", "--method", "supervised", *QUICK]
     assert run(*words, "--labels", "20", "--fold", "2", "--out", "a")[0] == 0
     code, out, _ = run(*words, "--split", "a")
@@ -76,7 +77,7 @@ def test_a_run_on_a_given_split_is_called_after_its_labels_and_fold(run, tmp_pat
     assert run(*words, "--split", "a", "--resume")[0] == 0
     code, _, err = run(*words, "--split", "a", "--labels", "10")
     assert code == 2
-    assert err.startswith("Error: data.labels must be left out or 20, as in the split")
+    assert err.startswith("Error: data.labels ")
 
 
 def test_a_run_can_be_repeated_from_its_own_configuration(run, trained, tmp_path):
@@ -95,22 +96,62 @@ def test_evaluate_gives_the_accuracy_of_the_summary(run, trained):
     assert f"{summary['class_accuracy']['7']:.2f}" in out
 
 
+EVIL = "from pathlib import Path\nPath('marker').write_text('imported')\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["evaluate", "run"], ["predict", "run", "x.png"], ["export", "run"], ["train", "--resume", "--out", "run"]],
+)
+@pytest.mark.parametrize("key", ["method.name", "model.name", "data.name", "views.strong"])
+def test_code_that_a_run_folder_names_is_not_run(run, trained, tmp_path, words, key):
+    (tmp_path / "evil.py").write_text(EVIL)
+    (tmp_path / "x.png").touch()
+    section, name = key.split(".")
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    config[section][name] = "evil.py:X"
+    (tmp_path / "run/config.json").write_text(json.dumps(config))
+    code, _, err = run(*words)
+    assert code == 2
+    assert "--allow-code evil.py:X" in err
+    assert not (tmp_path / "marker").exists()
+    code, _, err = run(*words, "--allow-code", "evil.py:X")
+    assert code == 2, "the file holds no X"
+    assert (tmp_path / "marker").exists() or key in ("data.name", "views.strong"), "which not every command needs"
+
+
+def test_a_json_configuration_may_not_name_code_but_a_toml_file_may(run, trained, tmp_path):
+    (tmp_path / "evil.py").write_text(EVIL)
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    config["method"] = {"name": "evil.py:X"}
+    (tmp_path / "other.json").write_text(json.dumps(config))
+    code, _, err = run("train", "--config", "other.json", "--out", "new")
+    assert (code, (tmp_path / "marker").exists()) == (2, False)
+    assert "--allow-code evil.py:X" in err
+    (tmp_path / "mine.toml").write_text('[method]\nname = "evil.py:X"\n')
+    run("train", "--config", "mine.toml", "--out", "new")
+    assert (tmp_path / "marker").exists()
+
+
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
         ("methods", ["aggmatch", "fixmatch", "supervised", "Sohn et al."]),
         ("data", ["digits", "cifar10", "cifar100", "svhn", "come with the package", "--download fetches 170 MB"]),
+        ("models", ["wrn-DEPTH-WIDTH", "small-WIDTH", "aggmatch"]),
+        ("views", ["weak", "strong", "large_crop"]),
+        ("figures", ["accuracy", "confusion", "training"]),
         ("recipes", ["model.name = wrn-28-8", "method.slots = 256", "a folder of images"]),
         ("settings", ["method.similarity_temperature", "0.05", "τ_sim", "optim.lr"]),
     ],
 )
-def test_lists_show_what_there_is(run, what, expected):
+def test_lists_show_every_part_and_where_it_comes_from(run, what, expected):
     code, out, _ = run("list", what)
     assert code == 0
     assert all(word in out for word in expected)
 
 
-def test_settings_are_listed_as_they_are_on_a_data_set(run):
+def test_settings_are_listed_with_the_values_of_a_data_set(run):
     code, out, _ = run("list", "settings", "--data", "cifar100", "--method", "fixmatch")
     assert code == 0
     shown = dict(line.split()[:2] for line in out.splitlines() if line.startswith("  train.") or "model.name" in line)
@@ -124,58 +165,66 @@ def test_settings_are_listed_as_they_are_on_a_data_set(run):
         (["train", "digit"], "Did you mean 'digits'?"),
         (
             ["train", "--method", "aggmach"],
-            "Did you mean 'aggmatch'? See: aggmatch list methods",
+            "Did you mean 'aggmatch'?",
         ),
-        (["train", "--labels", "13"], "data.labels must be a multiple of 10"),
-        (["train", "--labels", "5"], "data.labels must be at least 10, one for each class"),
+        (["train", "--labels", "13"], "data.labels"),
+        (["train", "--labels", "5"], "data.labels"),
         (["train", "--labels", "0"], "data.labels must be at least 1, got 0 (from --labels 0)."),
-        (["train", "--labels", "100000"], "data.labels asks for 10000 images of class"),
-        (["train", "--labels", "-10"], "data.labels must be at least 1, got -10"),
-        (["train", "--steps", "0"], "train.steps must be in [1, 16777216], got 0 (from --steps 0)."),
-        (["train", "--steps", str(10**23)], "train.steps must be in [1, 16777216], got 1000"),
-        (["train", "--fold", "-1"], "data.fold must be at least 0, got -1"),
-        (["train", "--set", "method.threshold=1.5"], "in [0, 1], got 1.5 (from --set method.threshold=1.5)."),
+        (["train", "--labels", "100000"], "data.labels"),
+        (["train", "--labels", "-10"], "data.labels"),
+        (["train", "--steps", "0"], "train.steps"),
+        (["train", "--steps", str(10**23)], "train.steps"),
+        (["train", "--fold", "-1"], "data.fold"),
+        (
+            ["train", "--set", "method.threshold=1.5"],
+            "method.threshold must be in [0, 1], got 1.5 (from --set method.threshold=1.5).",
+        ),
         (["train", "--set", "optim.learning_rate=1"], "Unknown setting 'optim.learning_rate'"),
-        (["train", "--set", "train.batch=-3"], "train.batch must be at least 1, got -3"),
-        (["train", "--set", "nonsense"], "--set takes key=value, got 'nonsense'"),
-        (["train", "--set", "model.name=resnet"], "model.name must be small, small-WIDTH, or wrn-DEPTH-WIDTH"),
-        (["train", "--device", "quantum"], "runtime.device must be auto, cpu, cuda or cuda:N, got 'quantum'."),
-        (["train", "--device", "mps"], "runtime.device must be auto, cpu, cuda or cuda:N, got 'mps'."),
-        (["train", "--device", "cuda:99"], "runtime.device is 'cuda:99', but this machine has"),
-        (["train", "--config", "missing.toml"], "Cannot read configuration missing.toml: No such file or directory."),
-        (["train", "--split", "missing.json"], "Cannot read the split"),
-        (["train", "--out", "long" * 100], "long/config.json: File name too long."),
+        (["train", "--set", "train.batch=-3"], "train.batch"),
+        (["train", "--set", "nonsense"], "--set"),
+        (["train", "--set", "model.name=resnet"], "Unknown network 'resnet'"),
+        (["train", "--set", "model.name=wrn-27-2"], "model.name"),
+        (["train", "--set", "model.name=small-0"], "model.name"),
+        (["train", "--set", "model.name=nowhere.py:Net"], "nowhere.py"),
+        (["train", "--method", "nowhere.py:Mine"], "nowhere.py"),
+        (["train", "nowhere.py:DATA"], "nowhere.py"),
+        (["train", "--device", "quantum"], "runtime.device"),
+        (["train", "--device", "mps"], "runtime.device"),
+        (["train", "--device", "cuda:99"], "runtime.device"),
+        (["train", "--config", "missing.toml"], "missing.toml"),
+        (["train", "--split", "missing.json"], "missing.json"),
+        (["train", "--out", "long" * 100], "File name too long"),
         (
             ["train", "--set", "model.name=small-9999999"],
-            "There is too little memory for this. Try a smaller train.batch",
+            "train.batch",
         ),
-        (["train", "--resume", "--out", "nowhere"], "Cannot resume nowhere: it holds no run."),
-        (["train", "cifar10"], "cifar10 is not in data: looked for cifar-10-python.tar.gz"),
-        (["train", "svhn", "--data-dir", "missing"], "svhn is not in missing"),
-        (["evaluate", "nowhere"], "Cannot read nowhere/config.json: No such file or directory."),
+        (["train", "--resume", "--out", "nowhere"], "nowhere"),
+        (["train", "cifar10"], "cifar-10-python.tar.gz"),
+        (["train", "svhn", "--data-dir", "missing"], "svhn"),
+        (["evaluate", "nowhere"], "nowhere/config.json"),
         (["list", "settings", "--data", "nonsense"], "Unknown data set 'nonsense'."),
-        (["list", "nonsense"], "Unknown list 'nonsense'. Known: data, methods, recipes, settings."),
+        (["list", "nonsense"], "Unknown list 'nonsense'"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_exit_code_two(run, tmp_path, words, message):
+def test_a_mistake_gives_one_line_and_exit_code_two(run, tmp_path, words, message):
     code, out, err = run(*words)
     assert code == 2
     assert out == ""
     assert message in err
     assert err.startswith("Error: ")
     assert err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == [], "nothing was left behind"
+    assert list(tmp_path.iterdir()) == [], "no file is left behind"
 
 
-def test_a_truncated_archive_is_named(run, tmp_path):
+def test_the_error_names_a_truncated_archive(run, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/cifar-10-python.tar.gz").write_bytes(b"\x1f\x8b\x08\x00 not much of an archive")
     code, _, err = run("train", "cifar10")
     assert code == 2
-    assert "cifar-10-python.tar.gz is damaged" in err
+    assert "cifar-10-python.tar.gz" in err
 
 
-def test_a_read_only_folder_is_named(run, tmp_path):
+def test_the_error_names_a_folder_that_cannot_be_written(run, tmp_path):
     place = tmp_path / "file"
     place.write_text("not a folder")
     code, _, err = run("train", "--out", "file/run", *QUICK)
@@ -194,17 +243,18 @@ def test_a_full_disk_keeps_the_last_checkpoint(run, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert code == 2
-    assert "Cannot write run/checkpoints/step-00000002" in err
+    assert "run/checkpoints/step-00000002" in err
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         code, _, err = run(*words, "--resume")
-    assert (code, err) == (0, "Warning: run has no checkpoint; its run begins again.\n")
+    assert code == 0
+    assert err.startswith("Warning: run ")
 
 
-def test_a_resume_with_another_setting_is_refused(run, trained):
+def test_a_resume_with_another_setting_fails(run, trained):
     code, _, err = run("train", "--resume", "--out", "run", "--set", "optim.lr=0.01")
     assert code == 2
-    assert "Cannot resume run: optim.lr was 0.03, now 0.01" in err
+    assert "optim.lr was 0.03, now 0.01" in err
 
 
 def test_a_run_without_a_model_cannot_be_evaluated(run, trained):
@@ -212,20 +262,18 @@ def test_a_run_without_a_model_cannot_be_evaluated(run, trained):
     (path / "model.safetensors").unlink()
     code, _, err = run("evaluate", str(path))
     assert code == 2
-    assert (
-        "run has no model.safetensors any more, though its run finished. Copy it back, or remove summary.json and"
-        in err
-    )
+    assert "model.safetensors" in err
+    assert "summary.json" in err
     (path / "summary.json").unlink()
-    assert "has no model yet: its run has not finished. Continue it with --resume." in run("evaluate", str(path))[2]
+    assert "--resume" in run("evaluate", str(path))[2]
 
 
-def test_a_damaged_model_is_named(run, trained):
+def test_the_error_names_a_corrupt_model(run, trained):
     path, _ = trained
     (path / "model.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{}")
     code, _, err = run("evaluate", str(path))
     assert code == 2
-    assert "run/model.safetensors: not a checkpoint" in err
+    assert "run/model.safetensors" in err
 
 
 def test_tensorboard_gets_the_metrics(run, tmp_path):
@@ -244,6 +292,8 @@ COMMANDS = [
     "train",
     "evaluate",
     "list",
+    "predict",
+    "export",
     "compare",
     "reproduce",
     "results",
@@ -274,14 +324,15 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}
 
 
-def test_a_signal_saves_and_says_how_to_go_on(run, monkeypatch):
+def test_a_signal_saves_the_run_and_prints_how_to_continue(run, monkeypatch):
     monkeypatch.setattr("aggmatch.training.trainer.Trainer.step", interrupting_step())
     code, _, err = run("train", "--out", "run [1]", *QUICK, *SMALL_QUEUE)
     assert code == 128 + signal.SIGINT
-    assert err == "Stopped and saved at step 3. Continue: aggmatch train --resume --out 'run [1]'\n"
+    assert "step 3" in err
+    assert err.endswith("aggmatch train --resume --out 'run [1]'\n")
 
 
-def test_a_reader_that_leaves_stops_the_words_and_not_the_training(tmp_path):
+def test_a_closed_pipe_stops_the_output_and_not_the_training(tmp_path):
     words = [sys.executable, "-m", "aggmatch", "train", "--out", str(tmp_path / "run"), *QUICK, *SMALL_QUEUE]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
     assert process.stdout is not None
@@ -292,7 +343,7 @@ def test_a_reader_that_leaves_stops_the_words_and_not_the_training(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_an_output_that_cannot_be_written_is_one_sentence():
+def test_an_output_that_cannot_be_written_gives_one_line():
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "aggmatch", "list", "methods"],
@@ -301,7 +352,8 @@ def test_an_output_that_cannot_be_written_is_one_sentence():
             env=environment(),
         )
     assert done.returncode == 2
-    assert done.stderr == b"Error: Cannot use the output: No space left on device.\n"
+    assert done.stderr.endswith(b"No space left on device.\n")
+    assert done.stderr.count(b"\n") == 1
 
 
 def interrupting_step():

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Nothing heavy is imported before a command needs it."""
+"""The command line: parse, call, print. Slow modules are imported only by the command that needs them."""
 
 import sys
 from typing import NoReturn
@@ -12,7 +12,7 @@ __all__ = ["app", "bench", "experiments", "inference", "main", "report", "train"
 
 
 def main() -> None:
-    """Entry point: errors a user can mend are one sentence and exit code 2."""
+    """Run the command line; an error that the user can fix is one sentence and exit code 2."""
     import warnings
 
     print_plainly(sys.stdout, sys.stderr)
@@ -21,20 +21,20 @@ def main() -> None:
         app()
     except AggMatchError as error:
         fail(str(error))
-    except OSError as error:  # a path that may not be looked at, a full disk behind the output
+    except OSError as error:  # a path without permission, a full disk behind the output
         fail(f"Cannot use {error.filename or 'the output'}: {error.strerror}.")
     except RuntimeError as error:
         if not lacks_memory(error):
             raise
-        fail("There is too little memory for this. Try a smaller train.batch, method.slots or model.name (--set ...).")
+        fail("Out of memory. Try a smaller train.batch, method.slots or model.name (--set ...).")
 
 
 def fail(message: str) -> NoReturn:
-    """End with a sentence and exit code 2."""
+    """Print an error and exit with code 2."""
     print(f"Error: {message}", file=sys.stderr)
     sys.exit(2)
 
 
 def lacks_memory(error: RuntimeError) -> bool:
-    """Whether torch could not allocate something, on whatever device."""
+    """Whether torch failed to allocate memory, on any device."""
     return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)

@@ -1,4 +1,4 @@
-"""What the commands share: the application, options that mean the same everywhere, and how a run is followed."""
+"""What the commands share: the application, options with the same meaning everywhere, and the display of a run."""
 
 import shlex
 from pathlib import Path
@@ -33,6 +33,10 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder of the downloaded dat
 Download = Annotated[bool, typer.Option("--download", help="Fetch the data set's files if they are missing.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or auto.", show_default="auto")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress: print tables and errors only.")]
+AllowCode = Annotated[
+    list[str] | None,
+    typer.Option("--allow-code", metavar="FILE.py:NAME", help="Run this code, which the run folder names; repeatable."),
+]
 
 KEYS = {
     "data": "data.name",
@@ -46,15 +50,27 @@ KEYS = {
     "tensorboard": "runtime.tensorboard",
 }
 """Option of the command line → the setting it stands for."""
+PARTS = ("method.name", "data.name", "model.name", "views.weak", "views.strong")
+"""Settings that may name code; the same as `settings.PARTS`, which is slow to import."""
 
 
-def gather(config: Path | None, assignments: list[str] | None, **options: Any) -> list[Layer]:
-    """Layers of settings: the file, then the options that were given, then `--set`."""
+def gather(
+    config: Path | None = None, assignments: list[str] | None = None, allow: list[str] | None = None, **options: Any
+) -> list[Layer]:
+    """Layers of settings, later ones winning: the file, then the options that were given, then `--set`.
+
+    A JSON file is the configuration of a run, perhaps somebody else's: code that it names must be in `allow`.
+    """
     layers = [read_file(config)] if config else []
+    if config and config.suffix != ".toml":
+        from aggmatch.registry import refuse_code
+
+        names = [value for key, value in layers[0].values.items() if key in PARTS and isinstance(value, str)]
+        refuse_code(names, allow or (), config)
     for name, value in options.items():
         if value is not None:
             if name == "data" and Path(value).is_dir():
-                from aggmatch.data import locate  # takes a while, and only folders need it
+                from aggmatch.data import locate  # a slow import that only folders need
 
                 value = locate(value)
             source = f"{'DATA' if name == 'data' else '--' + name.replace('_', '-')} {value}"
@@ -63,19 +79,23 @@ def gather(config: Path | None, assignments: list[str] | None, **options: Any) -
 
 
 def listed(text: str | None) -> list[str]:
-    """The names in a comma-separated text; none where there is no text."""
+    """The names in a comma-separated text; empty without a text."""
     return [name.strip() for name in text.split(",")] if text else []
 
 
 def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> None:
-    """Train with a live display; a signal becomes a sentence and the usual exit code."""
+    """Train with a live display. A signal prints how to continue and ends with the usual exit code.
+
+    title: shown beside the progress bar. again: the command that continues, if it is not `train --resume`.
+    """
     from aggmatch.console import follow, say
+    from aggmatch.registry import short_name
     from aggmatch.training.run import Stopped
 
     try:
         follow(
             run.train(),
-            title=title or run.settings.method_name,
+            title=title or short_name(run.settings.method_name),
             done=run.state.steps_done,
             steps=run.settings.train.steps,
             network=run.settings.train.evaluated,

@@ -1,4 +1,4 @@
-"""The command that measures: bench."""
+"""The command bench: what a training step costs."""
 
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ def bench(
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Measure what a training step costs on this machine, and how far that is from the least it can cost."""
+    """Measure what a training step costs on this machine, and compare it with the lower bound of the hardware."""
     if steps is not None and steps < 1:
         raise AggMatchError(f"--steps must be at least 1, got {steps}.")
     if json is not None and not json.absolute().parent.is_dir():
@@ -38,7 +38,7 @@ def bench(
         raise AggMatchError(
             f"--json must name a file, got the folder {json}. For example: --json {json / 'bench.json'}"
         )
-    layers = gather(None, set_, data=data, device=device)
+    layers = gather(assignments=set_, data=data, device=device)
 
     from json import dumps
 
@@ -51,12 +51,12 @@ def bench(
 
     names = METHODS.names() if method == "all" else listed(method)
     plan = report.plan(names, layers, [report.Growth.parse(text) for text in grow or []])
-    tell = partial(say, error=True, quiet=quiet)
+    progress = partial(say, error=True, quiet=quiet)
     effort = Effort(choose_device(plan.methods[names[0]].runtime.device), steps)
     measured = (
-        report.measure_kernels(effort, tell)
+        report.measure_kernels(effort, progress)
         if aggregation
-        else report.measure_steps(plan, effort, stages=stages, tell=tell)
+        else report.measure_steps(plan, effort, stages=stages, tell=progress)
     )
     if json is not None:
         write_atomically(json, (dumps(measured, indent=2, ensure_ascii=False) + "\n").encode())

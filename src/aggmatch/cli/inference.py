@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from aggmatch.cli.app import Device, app, gather
+from aggmatch.cli.app import AllowCode, Device, app, gather
 from aggmatch.errors import AggMatchError
 
 FORMATS = (".csv", ".json")
@@ -21,8 +21,9 @@ def predict(
         bool, typer.Option("--all", help="Probabilities of all classes, not only the most probable.")
     ] = False,
     device: Device = None,
+    allow_code: AllowCode = None,
 ) -> None:
-    """Classes of new images by a finished run's model."""
+    """Predict the classes of new images with a finished run's model."""
     if out is not None:
         check_out(out, run, FORMATS)
 
@@ -32,11 +33,11 @@ def predict(
     from aggmatch.inference.model import TrainedModel
     from aggmatch.tables import Table
 
-    model = TrainedModel.load(run, gather(None, None, device=device))
+    model = TrainedModel.load(run, gather(device=device), allow=allow_code or ())
     files: list[Path] = []
     for path in images:
         if not path.exists():
-            raise AggMatchError(f"There is no {path}. Name image files, or folders of them.")
+            raise AggMatchError(f"{path} does not exist. Name image files, or folders of them.")
         files += find_images(path) if path.is_dir() else [path]
     rows = []
     for file, probs in model.predict_files(files):
@@ -51,7 +52,7 @@ def predict(
         stdout.print(table.rich())
     else:
         text = table.csv() if out.suffix.lower() == ".csv" else table.json() + "\n"
-        write_atomically(out, text.encode(errors="surrogateescape"))  # names of files may be any bytes
+        write_atomically(out, text.encode(errors="surrogateescape"))  # file names may hold any bytes
         say(f"{len(rows)} of {len(files)} images: {out}")
 
 
@@ -59,6 +60,7 @@ def predict(
 def export(
     run: Trained,
     out: Annotated[Path | None, typer.Option(help="File to write.", show_default="RUN/model.onnx")] = None,
+    allow_code: AllowCode = None,
 ) -> None:
     """Write a finished run's model as ONNX: images in, class probabilities out."""
     from aggmatch.console import say
@@ -68,16 +70,16 @@ def export(
 
     out = out or run / "model.onnx"
     check_out(out, run, (".onnx",))
-    model = TrainedModel.load(run, gather(None, None, device="cpu"))
+    model = TrainedModel.load(run, gather(device="cpu"), allow=allow_code or ())
     write_atomically(out, to_onnx(model))
     say(
-        f"{out}: takes `images`, uint8 of any number × {model.network.channels} × {model.side} × {model.side}, gives "
+        f"{out}: input `images`, uint8, any number × {model.network.channels} × {model.side} × {model.side}; output "
         f"`probabilities` of {', '.join(model.classes)}."
     )
 
 
 def check_out(out: Path, run: Path, formats: tuple[str, ...]) -> None:
-    """Refuse a file of another kind, one of the run's own, and one that cannot be written, before any work is done."""
+    """Fail early for a file of another format, one of the run's own files, and one that cannot be written."""
     from aggmatch.files import check_writable, make_folder
 
     if out.suffix.lower() not in formats:

@@ -1,49 +1,78 @@
-"""What there is to choose from, as tables."""
+"""The tables of `aggmatch list`: everything that settings can name, and where it comes from."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+from aggmatch.augment import VIEWS
 from aggmatch.config import describe, flatten
 from aggmatch.data import SOURCES, is_folder
 from aggmatch.errors import unknown
 from aggmatch.methods import METHODS, load_method
+from aggmatch.models import MODELS
+from aggmatch.models.registry import FAMILIES
 from aggmatch.recipes import DATA, FOLDER, METHOD
+from aggmatch.registry import Registry
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.tables import Table
 
 
+def parts(registry: Registry[Any], columns: list[str], row: Callable[[str, Any], list[Any]]) -> Table:
+    """A row for each part of a registry: its name, what `row` says about it, and the package it comes from."""
+    rows = [[name, *row(name, registry.load(name)), place] for name, place in registry.origins()]
+    return Table([registry.kind, *columns, "from"], rows)
+
+
+def first_line(part: Any) -> str:
+    """The first line of a docstring."""
+    return (part.__doc__ or "").strip().split("\n")[0]
+
+
 def methods() -> Table:
-    """Methods with a sentence and their reference."""
-    rows = []
-    for name in METHODS.names():
-        method = load_method(name)
-        rows.append([name, (method.__doc__ or "").splitlines()[0], method.reference])
-    return Table(["method", "what it does", "reference"], rows)
+    """Methods with a description and their reference."""
+    return parts(METHODS, ["description", "reference"], lambda _, method: [first_line(method), method.reference])
 
 
 def data(data_dir: Path) -> Table:
     """Data sets, and whether their files are in a folder."""
-    rows = []
-    for source in SOURCES.values():
+
+    def row(_: str, source: Any) -> list[Any]:
         channels, height, width = source.shape
         images = f"{source.train_size:,} + {source.test_size:,} of {height}×{width}×{channels}"
         megabytes = sum(archive.size for archive in source.archives) / 1e6
-        missing = f"missing in {data_dir}; --download fetches {megabytes:.0f} MB"
-        there = "come with the package" if not source.archives else f"in {data_dir}"
-        rows.append(
-            [
-                source.name,
-                source.description,
-                len(source.classes),
-                images,
-                there if source.present(data_dir) else missing,
-            ]
-        )
-    return Table(["data set", "what it is", "classes", "training + test images", "files"], rows)
+        if not source.present(data_dir):
+            files = f"missing in {data_dir}; --download fetches {megabytes:.0f} MB"
+        else:
+            files = f"in {data_dir}" if source.archives else "come with the package"
+        return [source.description, len(source.classes), images, files]
+
+    return parts(SOURCES, ["description", "classes", "training + test images", "files"], row)
+
+
+def models() -> Table:
+    """Networks with the form of their names and a description."""
+    return parts(
+        MODELS, ["name in model.name", "description"], lambda name, part: [FAMILIES.get(name, name), first_line(part)]
+    )
+
+
+def views() -> Table:
+    """Views with a description."""
+    return parts(VIEWS, ["description"], lambda _, view: [first_line(view)])
+
+
+def figures() -> Table:
+    """Figures with a description, their chapter in the report, and what a run must have kept for them."""
+    from aggmatch.report.figures import FIGURES, describe
+
+    return parts(
+        FIGURES, ["description", "chapter", "needs"], lambda name, part: [describe(name), part.chapter, part.needs]
+    )
 
 
 def recipes() -> Table:
-    """Defaults of data sets and of methods on them."""
+    """Defaults of data sets, and of methods on them."""
     tables = {(name, ""): values for name, values in (DATA | {"a folder of images": FOLDER}).items()} | METHOD
     rows = [
         [data, method or "all", f"{key} = {value}"]
@@ -54,9 +83,9 @@ def recipes() -> Table:
 
 
 def settings(method: str, data: str | None = None) -> Table:
-    """Every setting of a run with its meaning, and its default, or its value on a data set by the recipe of that."""
+    """Every setting of a run with its meaning and its default, or with `data` its value in that data set's recipe."""
     if data and data not in SOURCES and not is_folder(data):
-        raise unknown("data set", data, SOURCES, see="aggmatch list data")
+        raise unknown("data set", data, SOURCES.names(), see="aggmatch list data")
     values = flatten(resolve({"data.name": data, "method.name": method}).to_dict()) if data else {}
     sections = [field.name for field in fields(RunSettings) if field.name not in ("method", "method_name")]
     described = [setting for setting in describe(RunSettings) if setting.key.split(".")[0] in sections]

@@ -1,4 +1,4 @@
-"""Output to terminals and files that do not know every character."""
+"""Output to terminals and files whose encoding lacks some characters."""
 
 import codecs
 import io
@@ -6,11 +6,11 @@ from typing import TextIO
 
 PLAIN = {"±": "+-", "–": "-", "−": "-", "…": "...", "×": "x", "·": "*", "µ": "u", "τ": "t", "π": "pi"}
 PLAIN |= dict(zip("†‡§¶", "*#@&", strict=True))  # marks must still differ
-"""What stands for characters that a stream cannot encode; for all others a question mark."""
+"""Replacements for characters that a stream cannot encode; all others become a question mark."""
 
 
 def print_plainly(*streams: TextIO) -> None:
-    """Let streams replace what they cannot encode instead of failing."""
+    """Make streams replace characters that they cannot encode instead of failing."""
     codecs.register_error("aggmatch.plain", replaced)
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
@@ -18,7 +18,7 @@ def print_plainly(*streams: TextIO) -> None:
 
 
 def replaced(error: UnicodeError) -> tuple[str, int]:
-    """The text in place of characters that could not be encoded, and where to go on."""
+    """The replacement for characters that could not be encoded, and the position after them."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(PLAIN.get(character, "?") for character in error.object[error.start : error.end]), error.end

@@ -1,4 +1,4 @@
-"""Commands around one run: train, evaluate, list."""
+"""Commands for one run: train and evaluate; and list."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aggmatch.cli.app import (
+    AllowCode,
     Config,
     Data,
     DataDir,
@@ -21,6 +22,7 @@ from aggmatch.cli.app import (
     gather,
 )
 from aggmatch.errors import unknown
+from aggmatch.registry import short_name
 
 if TYPE_CHECKING:
     from aggmatch.tables import Table
@@ -45,12 +47,14 @@ def train(
     download: Download = False,
     device: Device = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard logs too.")] = False,
+    allow_code: AllowCode = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a classifier from a few labelled and many unlabelled images."""
     layers = gather(
         config,
         set_,
+        allow_code,
         data=data,
         method=method,
         labels=labels,
@@ -69,7 +73,7 @@ def train(
     if out is None:
         out = Path("runs") / run_name(resolve(with_split(layers)))
     if resume:
-        run = loop.resume(out, layers, download=download)
+        run = loop.resume(out, layers, download=download, allow=allow_code or ())
     else:
         run = loop.start(resolve(with_split(layers)), out, download=download)
     follow_run(run, quiet=quiet)
@@ -78,19 +82,19 @@ def train(
 
 
 def print_summary(run: "Run") -> None:
-    """Two lines at the end of a run."""
+    """Print the result of a finished run and its folder."""
     from aggmatch.console import say
-    from aggmatch.runs.summary import LAST_EVALUATIONS
+    from aggmatch.runs.stats import median_of_last
 
-    summary = run.folder.result()
-    assert summary is not None, "it has just been written"
-    evaluations = sum(f"accuracy_{summary['network']}" in record for record in run.folder.records())
-    counted = min(evaluations, LAST_EVALUATIONS)
-    median = f"median of the last {counted} evaluations {summary['accuracy_median_of_last_20']:.2f} %"
+    summary, records = run.folder.result(), run.folder.records()
+    assert summary is not None, "the run is finished"
+    name = f"accuracy_{summary['network']}"
+    median = median_of_last([record[name] for record in records if name in record])
+    last = f"; median of the last {median.evaluations} evaluations {median.value:.2f} %" if median else ""
     say(
-        f"{summary['method']} on {Path(summary['data']).name}, {summary['labels']} labels, fold {summary['fold']}, "
-        f"{summary['steps']} steps: {summary['accuracy']:.2f} % test accuracy "
-        f"({summary['network']} network, last step{'; ' + median if evaluations > 1 else ''}), "
+        f"{short_name(summary['method'])} on {Path(short_name(summary['data'])).name}, {summary['labels']} labels, "
+        f"fold {summary['fold']}, {summary['steps']} steps: {summary['accuracy']:.2f} % test accuracy "
+        f"({summary['network']} network, last step{last if median and median.evaluations > 1 else ''}), "
         f"{summary['seconds']:.0f} s."
     )
     say(f"Run folder: {run.folder.path}")
@@ -99,25 +103,26 @@ def print_summary(run: "Run") -> None:
 @app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    images: Annotated[Path | None, typer.Argument(help="Other images: a folder with one of each class.")] = None,
+    images: Annotated[Path | None, typer.Argument(help="Other images: a folder with one subfolder per class.")] = None,
     data_dir: DataDir = None,
     download: Download = False,
     device: Device = None,
+    allow_code: AllowCode = None,
 ) -> None:
-    """Test accuracy of a finished run's model, in all and by class; or its accuracy on other images."""
+    """Test accuracy of a finished run's model, overall and by class; or its accuracy on other images."""
     from aggmatch.console import say, stdout
     from aggmatch.data import Split
     from aggmatch.inference.model import TrainedModel
     from aggmatch.runs.folder import RunFolder
     from aggmatch.tables import Table
 
-    model = TrainedModel.load(run, gather(None, None, data_dir=data_dir, device=device))
+    model = TrainedModel.load(run, gather(data_dir=data_dir, device=device), allow=allow_code or ())
     if images is None:
         data = model.data(download=download)
         if (path := RunFolder(run).split).exists():
-            split = Split.read(path, data)  # refuses a folder whose images are no longer those it was trained on
+            split = Split.read(path, data)  # fails if the training images have changed
             if not split.tested_on(data):
-                say(f"Warning: the test images of {data.name} are not those that the run was tested with.", error=True)
+                say(f"Warning: the test images of {data.name} have changed since the run.", error=True)
     result = model.evaluate(data if images is None else images)
     columns = zip(model.classes, result.class_sizes, result.class_accuracy, strict=True)
     rows = [(name, count, accuracy if count else None) for name, count, accuracy in columns]
@@ -128,20 +133,23 @@ def evaluate(
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(metavar="methods|data|recipes|settings")],
+    what: Annotated[str, typer.Argument(metavar="methods|data|models|views|figures|recipes|settings")],
     method: Annotated[str, typer.Option(help="Whose settings to list.")] = "aggmatch",
     data: Annotated[str | None, typer.Option(help="List settings as they are on this data set.")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Show the methods, data sets, recipes or settings there are."""
-    from aggmatch.cli import listing as listings
+    """Show the methods, data sets, networks, views, figures, recipes or settings to choose from."""
+    from aggmatch.cli import listing
     from aggmatch.console import stdout
 
     tables: dict[str, Callable[[], Table]] = {
-        "methods": listings.methods,
-        "data": lambda: listings.data(data_dir or Path("data")),
-        "recipes": listings.recipes,
-        "settings": lambda: listings.settings(method, data),
+        "methods": listing.methods,
+        "data": lambda: listing.data(data_dir or Path("data")),
+        "models": listing.models,
+        "views": listing.views,
+        "figures": listing.figures,
+        "recipes": listing.recipes,
+        "settings": lambda: listing.settings(method, data),
     }
     if what not in tables:
         raise unknown("list", what, tables)
