@@ -62,6 +62,10 @@ def toy_settings(method: str = "aggmatch", **changes: object) -> RunSettings:
     if method == "featmatch":
         values |= {"method.strong_views": 1, "method.warmup": 2, "method.refresh_every": 2, "method.recorded": 64}
         values |= {"method.labeled_prototypes": 2, "method.unlabeled_prototypes": 2, "method.alpha": 0.05}
+    if method == "comatch":
+        values |= {"method.memory": 48, "method.embedding": 8}
+    if method == "simmatch":
+        values |= {"method.embedding": 8}
     if method == "paws":  # crops that spare the stripes
         values |= {"method.small_crops": 1, "views.crops.large_area": [1, 1], "views.crops.small_area": [0.25, 0.25]}
         values |= {"views.crops.small_side": 0.5, "views.crops.solarized": 0.0, "views.crops.jitter": 0.2}

@@ -8,18 +8,18 @@ from aggmatch.settings import RunSettings
 
 
 def build_modules(
-    settings: RunSettings, *, channels: int, classes: int, labels: int, images: int, mixed: bool = False
+    settings: RunSettings, *, channels: int, classes: int, labels: int, images: int, mixed: bool = False, **known: Any
 ) -> tuple[Method[Any], Network]:
     """Make a run's method and its network with new random weights, drawn from torch's global generator.
 
     channels: of the images. classes: Y. labels, images: numbers of labelled and of all training images.
-    mixed: whether the network computes in bfloat16.
+    mixed: whether the network computes in bfloat16. known: further fields of `Problem`.
 
     Example: `build_modules(resolve({}), channels=1, classes=10, labels=40, images=1437)`.
     """
     network = build_network(settings.model.name, channels=channels, classes=classes)
     network.mixed = mixed
-    problem = Problem(classes=classes, features=network.features, labels=labels, images=images, mixed=mixed)
+    problem = Problem(classes=classes, features=network.features, labels=labels, images=images, mixed=mixed, **known)
     method = load_method(settings.method_name)(settings.method, problem)
     network.head = method.build_head()
     return method, network

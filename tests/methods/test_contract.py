@@ -16,7 +16,7 @@ from aggmatch.config import describe
 from aggmatch.data import Images
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import evaluate
-from aggmatch.methods import Method, METHODS, load_method
+from aggmatch.methods import METHODS, Method, load_method
 
 NAMES = METHODS.names()
 

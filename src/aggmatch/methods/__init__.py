@@ -9,11 +9,14 @@ from aggmatch.registry import Registry
 
 __all__ = ["METHODS", "Batch", "Method", "Problem", "StepResult", "Views", "forward_together", "load_method"]
 
+SHARED = ("alignment", "base")
+"""Modules that several methods use."""
+
 
 @cache
 def builtin_methods() -> dict[str, str]:
-    """The methods of this package: every module but `base`, which announces its class as `METHOD`."""
-    names = (module.name for module in pkgutil.iter_modules(__path__) if module.name != "base")
+    """The methods of this package: every module but `SHARED`, each of which announces its class as `METHOD`."""
+    names = (module.name for module in pkgutil.iter_modules(__path__) if module.name not in SHARED)
     return {name: f"{__name__}.{name}:METHOD" for name in names}
 
 

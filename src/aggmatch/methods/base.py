@@ -33,6 +33,15 @@ class Problem:
     """Number of training images, the labelled ones included."""
     mixed: bool = False
     """Whether the network computes in bf16, so that no more is worth keeping of its features."""
+    unlabeled: int | None = None
+    """Number of images used without a label; None if that is all training images."""
+    class_shares: tuple[float, ...] = ()
+    """Share of each class among the labels; empty if unknown."""
+
+    @property
+    def unlabeled_images(self) -> int:
+        """Number of images used without a label."""
+        return self.images if self.unlabeled is None else self.unlabeled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +54,8 @@ class Batch:
     """Their given labels, (B,)."""
     labeled_index: Tensor
     """Their indices in the training set, (B,)."""
+    labeled_position: Tensor
+    """Their positions among the labelled images, (B,)."""
     unlabeled: tuple[Tensor, ...]
     """Views of the unlabelled images, each (µB, C, H, W) uint8; empty where the method wants none."""
     unlabeled_index: Tensor

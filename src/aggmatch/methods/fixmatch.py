@@ -1,12 +1,14 @@
 """FixMatch: a confident prediction on a weak view teaches the strong view of the same image."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch.nn.functional as F
 
-from aggmatch.config import Fraction, NonNegative, Settings
-from aggmatch.functional import PseudoLabels
-from aggmatch.methods.base import Batch, Method, StepResult, Views, forward_together
+from aggmatch.config import Count, Fraction, NonNegative, Settings
+from aggmatch.functional import PseudoLabels, soft_cross_entropy
+from aggmatch.methods.alignment import Target, build_alignment
+from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
 from aggmatch.models import Network
 
 
@@ -18,6 +20,13 @@ class Config(Settings):
     """τ: least probability of a pseudo label that is used."""
     unlabeled_weight: NonNegative = 1.0
     """λ: weight of the unlabelled loss."""
+    alignment: Target = "none"
+    """Target of the distribution alignment of predictions, which the threshold then sees: none, equal classes, or the
+    class shares of the labels."""
+    window: Count = 32
+    """Batches over which the alignment takes its mean."""
+    targets: Literal["hard", "soft"] = "hard"
+    """Whether the target is the most probable class or, as usual with alignment, the whole distribution."""
 
 
 class FixMatch(Method[Config]):
@@ -27,15 +36,24 @@ class FixMatch(Method[Config]):
     reference = "Sohn et al., FixMatch: Simplifying Semi-Supervised Learning with Consistency and Confidence, 2020"
     views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
 
+    def __init__(self, config: Config, problem: Problem) -> None:
+        super().__init__(config, problem)
+        self.align = build_alignment(problem, config.alignment, config.window)
+
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ τ] · CE(argmax p(α(u)), p(A(u)))."""
         weak_view, strong_view = batch.unlabeled
         labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
-        confidence_B, target_B = weak.logits.detach().softmax(-1).max(-1)
+        probs_BY = self.align(weak.logits.detach().softmax(-1))
+        confidence_B, target_B = probs_BY.max(-1)
         pseudo = PseudoLabels(target_B, (confidence_B >= self.config.threshold).float())
 
         loss_labeled = F.cross_entropy(labeled.logits, batch.labels)
-        loss_unlabeled = (pseudo.weight * F.cross_entropy(strong.logits, target_B, reduction="none")).mean()
+        if self.config.targets == "soft":
+            cost_B = soft_cross_entropy(probs_BY, strong.logits)
+        else:
+            cost_B = F.cross_entropy(strong.logits, target_B, reduction="none")
+        loss_unlabeled = (pseudo.weight * cost_B).mean()
         loss = loss_labeled + self.config.unlabeled_weight * loss_unlabeled
         parts = {
             "loss_labeled": loss_labeled.detach(),

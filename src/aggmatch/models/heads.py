@@ -44,6 +44,18 @@ class PrototypeAttention(nn.Module):
         return self.embed(feature_BD).unflatten(-1, (self.heads, self.width)).transpose(0, 1)
 
 
+class Embedding(nn.Module):
+    """Two linear layers with a leaky ReLU between them, from features to unit vectors that are compared."""
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(features, features), nn.LeakyReLU(0.1), nn.Linear(features, width))
+
+    def forward(self, feature_BD: Tensor) -> Tensor:
+        """(B, D) → (B, width), rows of unit length."""
+        return F.normalize(self.layers(feature_BD), dim=-1)
+
+
 class Projection(nn.Module):
     """Three linear layers with BatchNorm and ReLU between them, from features to the embedding that is compared."""
 

@@ -46,7 +46,7 @@ class Trainer:
         split = split.to(device)
         self.labeled_index, self.labels = split.labeled, split.labels
 
-        self.method, self.online, self.average = self.build_modules(data, weight_seed)
+        self.method, self.online, self.average = self.build_modules(data, len(split.unlabeled), weight_seed)
         self.threads = choose_threads(settings.runtime.threads, self.online)
         self.optimizer = SGD(self.online, settings.optim)
         self.augment = Augmenter(settings.views, mirror=data.mirror)
@@ -66,7 +66,7 @@ class Trainer:
         captured = device.type == "cuda" and settings.runtime.graph
         self.run_step = Captured(self.compute, self.generator) if captured else self.compute
 
-    def build_modules(self, data: DataSet, seed: int) -> tuple[Method[Any], Network, Network]:
+    def build_modules(self, data: DataSet, unlabeled: int, seed: int) -> tuple[Method[Any], Network, Network]:
         """The method, the online network, and the average, which starts as its copy and never needs a gradient."""
         precision = self.settings.train.precision
         with torch.random.fork_rng(devices=[]):
@@ -78,6 +78,8 @@ class Trainer:
                 labels=len(self.labels),
                 images=len(data.train),
                 mixed=precision == "bfloat16" or (precision == "auto" and has_bfloat16(self.device)),
+                unlabeled=unlabeled,
+                class_shares=tuple((self.labels.bincount(minlength=len(data.classes)) / len(self.labels)).tolist()),
             )
         online.normalize_by(data.train.pixels)
         online.to(self.device)
@@ -161,6 +163,7 @@ class Trainer:
             labeled=labeled,
             labels=labels_B,
             labeled_index=labeled_B,
+            labeled_position=position_B,
             unlabeled=unlabeled,
             unlabeled_index=unlabeled_B,
             progress=self.step_counter / self.settings.train.steps,

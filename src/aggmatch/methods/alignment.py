@@ -1,0 +1,57 @@
+"""Distribution alignment: predictions are rescaled until their mean over recent batches is a target distribution.
+
+Shape suffixes: B samples, Y classes, W batches of the window.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from aggmatch.methods.base import Problem
+
+EPSILON = 1e-6
+"""Added to both distributions, so that a class that is never predicted does not divide by 0."""
+Target = Literal["none", "uniform", "labels"]
+"""The mean that aligned predictions should have: any, equal classes, or the class shares of the labels."""
+
+
+class Alignment(nn.Module):
+    """Aligns predictions to a target distribution (ReMixMatch; the window of CoMatch and SimMatch).
+
+    q̃ = Normalize(q · p(y) / p̃(y)),   p̃: mean of the unaligned q over the last W batches, this one included
+
+    target: `uniform`, or `labels` for the class shares of the labelled images.
+    """
+
+    mean: Tensor  # (W, Y), batch means of unaligned predictions
+    batches: Tensor  # 0-d, number of batches seen
+    goal: Tensor  # (Y,), p(y)
+
+    def __init__(self, problem: Problem, target: Target, window: int) -> None:
+        super().__init__()
+        uniform = (1 / problem.classes,) * problem.classes
+        shares = problem.class_shares or uniform if target == "labels" else uniform
+        self.register_buffer("mean", torch.zeros(window, problem.classes))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+        self.register_buffer("goal", torch.tensor(shares), persistent=False)
+
+    @torch.no_grad()
+    def forward(self, probs_BY: Tensor) -> Tensor:
+        """Aligned predictions, (B, Y); counts this batch."""
+        window = len(self.mean)
+        self.mean.index_copy_(0, (self.batches % window)[None], probs_BY.float().mean(0, keepdim=True))
+        self.batches.add_(1)
+        mean_Y = self.mean.sum(0) / self.batches.clamp(max=window)
+        return align(probs_BY, mean_Y, self.goal)
+
+
+def build_alignment(problem: Problem, target: Target, window: int) -> nn.Module:
+    """An `Alignment`, or for the target `none` a module that leaves predictions unchanged."""
+    return nn.Identity() if target == "none" else Alignment(problem, target, window)
+
+
+def align(probs_BY: Tensor, mean_Y: Tensor, goal_Y: Tensor) -> Tensor:
+    """Normalize(q · p(y) / p̃(y)): predictions (B, Y), their running mean (Y,) and its goal (Y,) → (B, Y)."""
+    scaled_BY = probs_BY * ((goal_Y + EPSILON) / (mean_Y + EPSILON))
+    return scaled_BY / scaled_BY.sum(-1, keepdim=True)

@@ -1,0 +1,75 @@
+"""FlexMatch: every class has a threshold of its own, lower while the network seldom predicts the class."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from aggmatch.config import Fraction, NonNegative, Settings
+from aggmatch.functional import PseudoLabels, one_hot
+from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.models import Network
+
+UNMARKED = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """Section `method` of FlexMatch."""
+
+    threshold: Fraction = 0.95
+    """τ: highest threshold of a class, and the confidence with which an image is marked."""
+    lowest_threshold: Fraction = 0.0
+    """Lower bound of the thresholds of the classes; the authors found 0.5 slightly better in some cases."""
+    unlabeled_weight: NonNegative = 1.0
+    """λ: weight of the unlabelled loss."""
+
+
+class FlexMatch(Method[Config]):
+    """FixMatch with a threshold per class that follows how well the class is learned."""
+
+    config_type = Config
+    reference = "Zhang et al., FlexMatch: Boosting Semi-Supervised Learning with Curriculum Pseudo Labeling, 2021"
+    views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
+
+    mark: Tensor  # (N,) class as which each training image was last predicted with confidence τ, or UNMARKED
+
+    def __init__(self, config: Config, problem: Problem) -> None:
+        super().__init__(config, problem)
+        self.register_buffer("mark", torch.full((problem.images,), UNMARKED))
+
+    def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
+        """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ T(ŷ)] · CE(ŷ, p(A(u))),   ŷ = argmax p(α(u))."""
+        weak_view, strong_view = batch.unlabeled
+        labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
+        confidence_B, target_B = weak.logits.detach().softmax(-1).max(-1)
+        threshold_Y = self.thresholds()  # from the marks of earlier steps
+        pseudo = PseudoLabels(target_B, (confidence_B >= threshold_Y[target_B]).float())
+        self.update_marks(batch.unlabeled_index, confidence_B, target_B)
+
+        loss_labeled = F.cross_entropy(labeled.logits, batch.labels)
+        loss_unlabeled = (pseudo.weight * F.cross_entropy(strong.logits, target_B, reduction="none")).mean()
+        loss = loss_labeled + self.config.unlabeled_weight * loss_unlabeled
+        parts = {
+            "loss_labeled": loss_labeled.detach(),
+            "loss_unlabeled": loss_unlabeled.detach(),
+            "confidence": confidence_B.mean(),
+            "threshold": threshold_Y.mean(),
+        }
+        return StepResult(loss, parts, pseudo)
+
+    def thresholds(self) -> Tensor:
+        """T(c) = τ · β/(2 − β),   β(c) = σ(c) / max(max σ, unmarked),   σ(c): images marked as class c; (Y,)."""
+        count_Y = one_hot(self.mark, self.problem.classes).sum(0)
+        unmarked = self.problem.unlabeled_images - count_Y.sum()
+        learned_Y = count_Y / torch.maximum(count_Y.max(), unmarked).clamp(min=1)
+        return (self.config.threshold * learned_Y / (2 - learned_Y)).clamp(min=self.config.lowest_threshold)
+
+    def update_marks(self, index_B: Tensor, confidence_B: Tensor, target_B: Tensor) -> None:
+        """Mark the images that are predicted with confidence τ: with the fixed τ, never with a class's threshold."""
+        sure_B = confidence_B >= self.config.threshold
+        self.mark[index_B] = torch.where(sure_B, target_B, self.mark[index_B])
+
+
+METHOD = FlexMatch

@@ -1,0 +1,93 @@
+"""SoftMatch: every pseudo label counts, by a Gaussian of how far its confidence lies below the running mean."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from aggmatch.config import Fraction, NonNegative, Positive, Settings
+from aggmatch.functional import PseudoLabels
+from aggmatch.methods.alignment import align
+from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.models import Network
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """Section `method` of SoftMatch."""
+
+    momentum: Fraction = 0.999
+    """Memory of the running mean and variance of the confidence and of the mean predictions."""
+    width: Positive = 2.0
+    """n: the variance of the Gaussian is the running variance divided by n²."""
+    alignment: Literal["none", "uniform", "labeled"] = "uniform"
+    """Target to which predictions are aligned, for the weight only: none, equal classes (the paper), or the running
+    prediction on labelled images (the code behind its tables)."""
+    statistics: Literal["unaligned", "aligned"] = "unaligned"
+    """Confidence whose mean and variance are kept: the paper's, or that of one library."""
+    unlabeled_weight: NonNegative = 1.0
+    """λ: weight of the unlabelled loss."""
+
+
+class SoftMatch(Method[Config]):
+    """Pseudo labels weighted by a truncated Gaussian of their aligned confidence."""
+
+    config_type = Config
+    reference = "Chen et al., SoftMatch: Addressing the Quantity-Quality Trade-off in Semi-supervised Learning, 2023"
+    views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
+
+    confidence: Tensor  # µ_t, 0-d
+    variance: Tensor  # σ²_t, 0-d
+    probs: Tensor  # ē, (Y,)
+    labeled_probs: Tensor  # (Y,), running prediction on labelled images
+
+    def __init__(self, config: Config, problem: Problem) -> None:
+        super().__init__(config, problem)
+        uniform = torch.full((problem.classes,), 1 / problem.classes)
+        self.register_buffer("confidence", torch.tensor(1 / problem.classes))
+        self.register_buffer("variance", torch.tensor(1.0))
+        self.register_buffer("probs", uniform.clone())
+        self.register_buffer("labeled_probs", uniform.clone())
+        self.register_buffer("uniform", uniform, persistent=False)
+
+    def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
+        """L = mean CE(y, p(α(x))) + λ · mean w_b · CE(argmax q_b, p(A(u_b))),   q = p(α(u)), not aligned."""
+        weak_view, strong_view = batch.unlabeled
+        labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
+        probs_BY = weak.logits.detach().softmax(-1)
+        weight_B = self.weight(probs_BY, labeled.logits.detach().softmax(-1))
+        confidence_B, target_B = probs_BY.max(-1)
+
+        loss_labeled = F.cross_entropy(labeled.logits, batch.labels)
+        loss_unlabeled = (weight_B * F.cross_entropy(strong.logits, target_B, reduction="none")).mean()
+        loss = loss_labeled + self.config.unlabeled_weight * loss_unlabeled
+        parts = {
+            "loss_labeled": loss_labeled.detach(),
+            "loss_unlabeled": loss_unlabeled.detach(),
+            "confidence": confidence_B.mean(),
+            "variance": self.variance.clone(),
+        }
+        return StepResult(loss, parts, PseudoLabels(target_B, weight_B))
+
+    @torch.no_grad()
+    def weight(self, probs_BY: Tensor, labeled_BY: Tensor) -> Tensor:
+        """Update the running statistics with a batch and return the weight of each prediction, (B,).
+
+        w_b = 1 if c_b ≥ µ_t, else exp(−(c_b − µ_t)² / (2 σ²_t / n²)),   c_b: largest aligned probability
+        """
+        share = 1 - self.config.momentum
+        self.probs.lerp_(probs_BY.mean(0), share)
+        self.labeled_probs.lerp_(labeled_BY.mean(0), share)
+        goal_Y = self.labeled_probs if self.config.alignment == "labeled" else self.uniform
+        aligned_BY = probs_BY if self.config.alignment == "none" else align(probs_BY, self.probs, goal_Y)
+        aligned_B = aligned_BY.amax(-1)
+        counted_B = aligned_B if self.config.statistics == "aligned" else probs_BY.amax(-1)
+        self.confidence.lerp_(counted_B.mean(), share)
+        self.variance.lerp_(counted_B.var(correction=1), share)
+        below_B = (aligned_B - self.confidence).clamp(max=0)
+        return torch.exp(-(below_B**2) / (2 * self.variance / self.config.width**2))
+
+
+METHOD = SoftMatch
