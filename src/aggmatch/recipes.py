@@ -35,6 +35,9 @@ DATA: dict[str, dict[str, Any]] = {
     "cifar10": {"data.labels": 40, "model.name": "wrn-28-2"},
     "cifar100": {"data.labels": 400, "model.name": "wrn-28-8", "optim.weight_decay": 1e-3, "train.batch": 48},
     "svhn": {"data.labels": 40, "model.name": "wrn-28-2"},
+    "mnist": {"data.labels": 40, "model.name": "wrn-28-2"},
+    "fashion-mnist": {"data.labels": 40, "model.name": "wrn-28-2"},
+    "stl10": {"data.labels": 40, "model.name": "wrn-37-2"},
 }
 
 FOLDER: dict[str, Any] = {"data.labels": None, "model.name": "wrn-28-2", "train.steps": 20_000}

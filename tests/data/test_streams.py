@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggmatch.data import streams
-from aggmatch.data.streams import BalancedStream, IndexStream
 from aggmatch.data.randomness import permutations
+from aggmatch.data.streams import BalancedStream, IndexStream
 from aggmatch.errors import AggMatchError
 
 QUICK = settings(max_examples=25)

@@ -40,7 +40,7 @@ def fetch(archive: Archive, folder: Path, progress: Progress | None = None) -> P
             )
         return target
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         with nullcontext(progress) if progress else terminal_bar(archive.file) as report:
             _receive(archive, part, report)
         if (found := md5(part)) != archive.md5:

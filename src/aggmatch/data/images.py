@@ -83,6 +83,8 @@ class DataSet:
     """Whether an image keeps its class when flipped left to right."""
     noise_map: Mapping[str, str] = field(default_factory=dict)
     """Class → the class its images are mistaken for under asymmetric noise; empty where none is established."""
+    folds: tuple[tuple[int, ...], ...] = ()
+    """Official choices of labelled images, each as positions among the training images; empty if there are none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(self.classes))
@@ -171,6 +173,8 @@ class Source:
     archives: tuple[Archive, ...] = ()
     """The files it is read from; none where it comes with a package."""
     noise_map: Mapping[str, str] = field(default_factory=dict)
+    folds: Callable[[Path], tuple[tuple[int, ...], ...]] | None = None
+    """Reads the official folds, if it has any; see `DataSet.folds`."""
 
     def missing(self, folder: Path) -> list[Archive]:
         """The archives that `folder` does not hold."""

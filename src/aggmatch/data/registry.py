@@ -17,6 +17,9 @@ SOURCES: Registry[Source] = Registry(
         "cifar10": "aggmatch.data.cifar:CIFAR10",
         "cifar100": "aggmatch.data.cifar:CIFAR100",
         "svhn": "aggmatch.data.svhn:SVHN",
+        "mnist": "aggmatch.data.mnist:MNIST",
+        "fashion-mnist": "aggmatch.data.mnist:FASHION_MNIST",
+        "stl10": "aggmatch.data.stl10:STL10",
     },
     accepts=lambda part: isinstance(part, Source),
     wanted="an aggmatch.data.Source",
@@ -70,7 +73,8 @@ def load(
     source, data_dir = SOURCES.load(name), Path(data_dir)
     require_files(source, data_dir, download, progress)
     train, test = source.read(data_dir)
-    return DataSet(name, train, test, source.classes, source.mirror, source.noise_map)
+    folds = source.folds(data_dir) if source.folds else ()
+    return DataSet(name, train, test, source.classes, source.mirror, source.noise_map, folds)
 
 
 def require_files(

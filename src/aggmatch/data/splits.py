@@ -214,6 +214,12 @@ def draw_split(data: DataSet, settings: DataSettings) -> Split:
     # One order for each class: the labelled and the unlabelled are its beginnings.
     orders = [shuffled(np.flatnonzero(truth == k), bits(settings.fold, Use.LABELS, k)) for k in range(classes)]
 
+    if (official := official_fold(data, settings)) is not None:
+        orders = [
+            np.concatenate([chosen := official[truth[official] == k], order[~np.isin(order, chosen)]])
+            for k, order in enumerate(orders)
+        ]
+
     ranks = np.concatenate([np.arange(count) for count in labeled_counts])
     chosen = np.concatenate([order[:count] for order, count in zip(orders, labeled_counts, strict=True)])
     labeled = chosen[ranks.argsort(kind="stable")]
@@ -228,6 +234,13 @@ def draw_split(data: DataSet, settings: DataSettings) -> Split:
     tensors = (_indices(labeled), _indices(given), _indices(unlabeled))
     prints = (data.fingerprint, data.test_fingerprint)
     return Split(data.name, classes, settings.fold, len(truth), *tensors, *prints)
+
+
+def official_fold(data: DataSet, settings: DataSettings) -> NDArray[np.int64] | None:
+    """The labelled images of an official fold, if the settings ask for as many labels as it has; None otherwise."""
+    if settings.fold >= len(data.folds) or settings.labels != len(data.folds[settings.fold]):
+        return None
+    return np.array(data.folds[settings.fold], dtype=np.int64)
 
 
 def _check_classes(data: DataSet, sizes: NDArray[np.int64]) -> None:

@@ -11,7 +11,7 @@ from aggmatch.validate import InvalidValue
 
 FAMILIES = {
     "small": "small or small-WIDTH",
-    "wrn": "wrn-DEPTH-WIDTH with a depth of 10, 16, 22, 28, ...",
+    "wrn": "wrn-DEPTH-WIDTH with a depth of 10, 16, 22, 28, ..., or 37 for images of 96 pixels",
 }
 """Built-in families of networks, whose names carry numbers, and the forms that the names take."""
 

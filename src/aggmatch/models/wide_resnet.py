@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from aggmatch.kernels import triton_works
 from aggmatch.models.target_only import BatchNorm, convolve, leaky_relu
 
+LARGE = 37
+"""Depth of the variant for larger images."""
+
 
 def batch_norm(channels: int) -> BatchNorm:
     """BatchNorm with the running statistics of FixMatch's (momentum 0.999 in TensorFlow's convention)."""
@@ -50,25 +53,30 @@ class Block(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """WRN-depth-width: three stages of (depth − 4)/6 blocks with 16, 32 and 64 times `width` channels."""
+    """WRN-depth-width: three stages of (depth − 4)/6 blocks with 16, 32 and 64 times `width` channels.
+
+    WRN-37 is the variant for larger images such as STL-10's: four stages of four blocks, of which the first halves the
+    image too.
+    """
 
     def __init__(self, depth: int, width: int, channels: int) -> None:
         super().__init__()
-        if depth < 10 or (depth - 4) % 6 or width < 1:
-            raise ValueError(f"depth must be one of 10, 16, 22, ... and width at least 1, got {depth} and {width}")
-        blocks = (depth - 4) // 6
-        widths = [16, 16 * width, 32 * width, 64 * width]
+        large = depth == LARGE
+        if (not large and (depth < 10 or (depth - 4) % 6)) or width < 1:
+            raise ValueError(f"depth must be {LARGE} or 10, 16, 22, ... and width at least 1, got {depth}, {width}")
+        blocks = 4 if large else (depth - 4) // 6
+        widths = [16, *(16 * width * 2**stage for stage in range(4 if large else 3))]
         self.stem = convolution(channels, widths[0], 3)
         self.blocks = nn.ModuleList()
-        for stage in range(3):
+        for stage in range(len(widths) - 1):
             for number in range(blocks):
                 first = number == 0
                 inputs = widths[stage] if first else widths[stage + 1]
-                stride = 2 if first and stage > 0 else 1
+                stride = 2 if first and (stage > 0 or large) else 1
                 self.blocks.append(Block(inputs, widths[stage + 1], stride, activate_shortcut=first and stage == 0))
-        self.norm = batch_norm(widths[3])
-        self.features = widths[3]
-        self.fusible = width & (width - 1) == 0  # the kernels' tiles are powers of 2
+        self.norm = batch_norm(widths[-1])
+        self.features = widths[-1]
+        self.fusible = width & (width - 1) == 0 and not large  # the kernels' tiles are powers of 2
 
     @classmethod
     def from_numbers(cls, channels: int, depth: int, width: int) -> Self:
