@@ -1,7 +1,7 @@
 """Wrong labels on purpose: exactly so many in each class, the same for the same seed."""
 
 from collections.abc import Mapping, Sequence
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_FLOOR, Decimal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +31,17 @@ def symmetric(labels: NDArray[np.int64], classes: int, rate: float, seed: int) -
 
 
 def _victims(labels: NDArray[np.int64], original: int, rate: float, source: np.random.PCG64) -> NDArray[np.int64]:
-    """Positions of round(rate · n) labels of one class."""
+    """Positions of `flips(rate, n)` labels of one class."""
     members = np.flatnonzero(labels == original)
     return shuffled(members, source)[: flips(rate, len(members))]
 
 
 def flips(rate: float, count: int) -> int:
-    """rate · count, halves rounded up; in decimals, because 0.29 · 50 is 14.5 to a reader and 14.4999… to a float."""
-    return int((Decimal(repr(rate)) * count).to_integral_value(ROUND_HALF_UP))
+    """rate · count, rounded down, so that the flipped share never exceeds the rate.
+
+    Computed in decimals: to a float, 0.29 · 100 is 28.999….
+    """
+    return int((Decimal(repr(rate)) * count).to_integral_value(ROUND_FLOOR))
 
 
 def parse_map(items: Sequence[str]) -> dict[str, str]:
