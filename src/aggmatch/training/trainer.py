@@ -19,7 +19,7 @@ from aggmatch.methods import Batch, Method, StepResult
 from aggmatch.models import Network
 from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.settings import RunSettings
-from aggmatch.side_stream import beside
+from aggmatch.side_stream import side_stream
 from aggmatch.training.cuda_graph import Captured
 from aggmatch.training.meters import Meters
 from aggmatch.training.optim import SGD, average_decay, cosine_rate, update_average
@@ -129,7 +129,7 @@ class Trainer:
         self.online.train()
         self.average.train()
         result = self.method.step(batch, self.online, self.average)
-        with beside(self.device) as notes:  # reads `batch` and `result`, which live until it has joined
+        with side_stream(self.device) as notes:  # reads `batch` and `result`, which live until it has joined
             self.note(batch, result)
         result.loss.backward()
         self.optimizer.step(cosine_rate(self.settings.optim.lr, batch.progress))
@@ -154,7 +154,7 @@ class Trainer:
     def make_batch(self, position_B: Tensor, unlabeled_B: Tensor) -> Batch:
         """The images and the views of them that the method names."""
         views = self.method.views
-        with beside(self.device) as labeled_views:
+        with side_stream(self.device) as labeled_views:
             labeled_B, labels_B = self.labeled_index[position_B], self.labels[position_B]
             labeled = self.make_views(views.labeled, labeled_B)
         unlabeled = self.make_views(views.unlabeled, unlabeled_B)
