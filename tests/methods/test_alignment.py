@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from aggmatch.methods.alignment import Alignment, align, build_alignment
+from aggmatch.methods.alignment import Alignment, FadingAlignment, align, build_alignment
 from aggmatch.methods.base import Problem
 
 
@@ -54,3 +54,22 @@ def test_a_class_that_is_never_predicted_gives_finite_values():
 def test_the_target_none_leaves_predictions_unchanged():
     probs = random_probs(4)
     assert build_alignment(problem(), "none", 32)(probs) is probs
+
+
+def test_a_fading_alignment_divides_by_the_running_mean_and_then_leaves_predictions_unchanged():
+    module, batches = FadingAlignment(3, decay=0.5, until=2), [random_probs(4, seed) for seed in range(4)]
+    mean = torch.zeros(3)
+    for number, batch in enumerate(batches):
+        keep = min(number / (number + 1), 0.5)
+        mean = keep * mean + (1 - keep) * batch.mean(0)
+        power = {1: 1.0, 2: 1.0, 3: 0.5, 4: 0.0}[number + 1]
+        scaled = batch / (mean + 1e-6) ** power
+        torch.testing.assert_close(module(batch), scaled / scaled.sum(1, keepdim=True))
+    torch.testing.assert_close(module(batches[0]), batches[0])
+
+
+def test_a_fading_alignment_without_an_end_stays():
+    module, batch = FadingAlignment(3, decay=0.9, until=0), random_probs(6)
+    for _ in range(50):
+        aligned = module(batch)
+    assert (aligned.mean(0) - 1 / 3).abs().max() < (batch.mean(0) - 1 / 3).abs().max()

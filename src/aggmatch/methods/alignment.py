@@ -46,6 +46,36 @@ class Alignment(nn.Module):
         return align(probs_BY, mean_Y, self.goal)
 
 
+class FadingAlignment(nn.Module):
+    """Aligns predictions to equal classes by an exponential mean, and fades out after a number of steps.
+
+    m ← d·m + (1 − d)·mean_b q,   d = min(k/(k+1), `decay`),   q̃ = Normalize(q / (m + ε)^a)
+    a = 1 up to step `until`, then falls linearly to 0 at step 2·`until`; for 0, a = 1 for ever
+
+    Early on, alignment keeps classes from being lost; later its target may be wrong, as the classes of the unlabelled
+    images need not be equally frequent.
+    """
+
+    mean: Tensor  # m, (Y,)
+    batches: Tensor  # 0-d, number of batches seen
+
+    def __init__(self, classes: int, decay: float, until: int) -> None:
+        super().__init__()
+        self.decay, self.until = decay, until
+        self.register_buffer("mean", torch.zeros(classes))
+        self.register_buffer("batches", torch.zeros(()))
+
+    @torch.no_grad()
+    def forward(self, probs_BY: Tensor) -> Tensor:
+        """Aligned predictions, (B, Y); counts this batch."""
+        keep = (self.batches / (self.batches + 1)).clamp(max=self.decay)
+        self.mean.copy_(keep * self.mean + (1 - keep) * probs_BY.mean(0))
+        self.batches.add_(1)
+        power = (2 - self.batches / self.until).clamp(0, 1) if self.until else 1.0
+        scaled_BY = probs_BY / (self.mean + EPSILON) ** power
+        return scaled_BY / scaled_BY.sum(-1, keepdim=True)
+
+
 def build_alignment(problem: Problem, target: Target, window: int) -> nn.Module:
     """An `Alignment`, or for the target `none` a module that leaves predictions unchanged."""
     return nn.Identity() if target == "none" else Alignment(problem, target, window)

@@ -4,16 +4,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch.nn.functional as F
+from torch import nn
 
-from aggmatch.config import Count, Fraction, NonNegative, Settings
+from aggmatch.config import Count, Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, soft_cross_entropy
 from aggmatch.methods.alignment import Target, build_alignment
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.methods.start import Start, StartSettings
 from aggmatch.models import Network
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Settings):
+class Config(StartSettings):
     """Section `method` of FixMatch."""
 
     threshold: Fraction = 0.95
@@ -39,23 +41,30 @@ class FixMatch(Method[Config]):
     def __init__(self, config: Config, problem: Problem) -> None:
         super().__init__(config, problem)
         self.align = build_alignment(problem, config.alignment, config.window)
+        self.start = Start(config, problem)
+        self.views = self.start.views(unlabeled=("weak", "strong"))
+
+    def build_head(self) -> nn.Module:
+        """Return the classifier of the rotation task, if there is one."""
+        return self.start.build_head()
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ τ] · CE(argmax p(α(u)), p(A(u)))."""
         weak_view, strong_view = batch.unlabeled
-        labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
+        images = self.start.images(batch, weak_view)
+        *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
         probs_BY = self.align(weak.logits.detach().softmax(-1))
         confidence_B, target_B = probs_BY.max(-1)
         pseudo = PseudoLabels(target_B, (confidence_B >= self.config.threshold).float())
 
-        loss_labeled = F.cross_entropy(labeled.logits, batch.labels)
+        loss, parts = self.start.loss(others, batch, online)
         if self.config.targets == "soft":
             cost_B = soft_cross_entropy(probs_BY, strong.logits)
         else:
             cost_B = F.cross_entropy(strong.logits, target_B, reduction="none")
         loss_unlabeled = (pseudo.weight * cost_B).mean()
-        loss = loss_labeled + self.config.unlabeled_weight * loss_unlabeled
-        parts = {"loss_labeled": loss_labeled, "loss_unlabeled": loss_unlabeled, "confidence": confidence_B.mean()}
+        loss = loss + self.config.unlabeled_weight * self.start.weighted(loss_unlabeled)
+        parts |= {"loss_unlabeled": loss_unlabeled, "confidence": confidence_B.mean()}
         return StepResult(loss, parts, pseudo)
 
 

@@ -4,21 +4,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from aggmatch.config import Count, Fraction, NonNegative, Positive, Settings
+from aggmatch.config import Count, Fraction, Natural, NonNegative, Positive
 from aggmatch.functional import Aggregate, PseudoLabels, one_hot, sharpen, soft_cross_entropy
 from aggmatch.methods.aggmatch.aggregation import ClassTerm, Memory, Terms, aggregate
 from aggmatch.methods.aggmatch.explain import QueueExplainer
 from aggmatch.methods.aggmatch.queue import ClassBalancedQueue
+from aggmatch.methods.alignment import FadingAlignment
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.methods.start import Start, StartSettings
 from aggmatch.models import Network, Output
 from aggmatch.side_stream import side_stream
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Settings):
+class Config(StartSettings):
     """Section `method` of AggMatch. Its momentum network is the weight average (λ_m, section `optim`)."""
 
     slots: Count = 2048
@@ -45,8 +46,9 @@ class Config(Settings):
     """λ: weight of the unlabelled loss."""
     refine: bool = True
     """Whether pseudo labels are the aggregated predictions; otherwise they are the network's own."""
-    confidence: Literal["weighting", "thresholding", "off"] = "weighting"
-    """Use of the consensus: as a weight, as a mask by `vote_entropy`, or not at all (FixMatch's mask, `threshold`)."""
+    confidence: Literal["weighting", "product", "thresholding", "off"] = "weighting"
+    """Use of the consensus: as a weight, as a weight times the refined probability (`product`), as a mask by
+    `vote_entropy`, or not at all (FixMatch's mask, `threshold`)."""
     vote_entropy: NonNegative = 1.0
     """τ_u: with `confidence=thresholding`, the largest entropy of the votes with which a pseudo label is used."""
     labeled_slots: Literal["prediction", "one_hot"] = "prediction"
@@ -55,6 +57,12 @@ class Config(Settings):
     """Whether the momentum network fills the queue; otherwise the online network does."""
     class_balanced: bool = True
     """Whether each class has its own ring of slots; otherwise one ring holds as many slots in total."""
+    alignment: bool = False
+    """Whether predictions are aligned to equal classes: the network's, those that enter the queue, and refined ones."""
+    alignment_decay: Fraction = 0.97
+    """Decay of the running mean of predictions that the alignment divides by."""
+    alignment_steps: Natural = 0
+    """Steps with full alignment; it fades out over as many further steps. 0: it stays for ever."""
 
 
 class AggMatch(Method[Config]):
@@ -76,34 +84,50 @@ class AggMatch(Method[Config]):
             classes=problem.classes,
             dtype=torch.bfloat16 if problem.mixed else torch.float32,
         )
+        self.start = Start(config, problem)
+        self.views = self.start.views(unlabeled=("weak", "strong"))
+        self.align = nn.ModuleDict({name: self.build_alignment() for name in ("own", "queue", "refined")})
+
+    def build_head(self) -> nn.Module:
+        """Return the classifier of the rotation task, if there is one."""
+        return self.start.build_head()
+
+    def build_alignment(self) -> nn.Module:
+        """Return an alignment with a running mean of its own, or a module that changes nothing."""
+        config, classes = self.config, self.problem.classes
+        return (
+            FadingAlignment(classes, config.alignment_decay, config.alignment_steps)
+            if config.alignment
+            else nn.Identity()
+        )
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean c̄ · CE(q̄, p(A(u)))          (Eq. 5, 6)."""
-        (labeled_view,), (weak_view, strong_view) = batch.labeled, batch.unlabeled
+        labeled_view, (weak_view, strong_view) = batch.labeled[0], batch.unlabeled
         with torch.no_grad(), side_stream(labeled_view.device) as momentum_pass:
             keys = forward_together(average, weak_view, labeled_view) if self.config.momentum_encoder else None
             memory = self.update_queue(batch, *keys) if keys else None
-        labeled, strong, weak = forward_together(online, labeled_view, strong_view, targets=weak_view)
+        images = self.start.images(batch, weak_view)
+        *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
         momentum_pass.join()
         with torch.no_grad():
             if memory is None:
-                memory = self.update_queue(batch, weak, labeled)
-            probs_BY = weak.logits.softmax(-1)
+                memory = self.update_queue(batch, weak, others[0])
+            probs_BY = self.align["own"](weak.logits.softmax(-1))
             aggregated = self.attend(weak.feature, probs_BY, memory)
-            target_BY = aggregated.probs if self.config.refine else probs_BY
+            target_BY = self.align["refined"](aggregated.probs) if self.config.refine else probs_BY
             weight_B = self.loss_weights(aggregated, target_BY)
 
-        loss_labeled = F.cross_entropy(labeled.logits, batch.labels)
+        loss, parts = self.start.loss(others, batch, online)
         cost_B = soft_cross_entropy(sharpen(target_BY, self.config.sharpening), strong.logits)
         loss_unlabeled = (weight_B * cost_B).mean()
-        loss = loss_labeled + self.config.unlabeled_weight * loss_unlabeled
-        confidence = aggregated.confidence.mean()
-        parts = {"loss_labeled": loss_labeled, "loss_unlabeled": loss_unlabeled, "confidence": confidence}
+        loss = loss + self.config.unlabeled_weight * self.start.weighted(loss_unlabeled)
+        parts |= {"loss_unlabeled": loss_unlabeled, "confidence": aggregated.confidence.mean()}
         return StepResult(loss, parts, PseudoLabels(target_BY.argmax(-1), weight_B))
 
     def update_queue(self, batch: Batch, weak: Output, labeled: Output) -> Memory:
         """Enqueue confident unlabelled images by predicted class, then all labelled ones by label; split the queue."""
-        weak_BY, labeled_BY = weak.logits.softmax(-1), labeled.logits.softmax(-1)
+        weak_BY, labeled_BY = self.align["queue"](weak.logits.softmax(-1)), labeled.logits.softmax(-1)
         confidence_B, predicted_B = weak_BY.max(-1)
         if self.config.labeled_slots == "one_hot":
             labeled_BY = one_hot(batch.labels, self.problem.classes).float()
@@ -140,6 +164,8 @@ class AggMatch(Method[Config]):
         match self.config.confidence:
             case "weighting":
                 return aggregated.confidence
+            case "product":
+                return aggregated.confidence * target_BY.amax(-1)
             case "thresholding":
                 return (-aggregated.confidence.log() <= self.config.vote_entropy).float()
             case "off":

@@ -1,0 +1,70 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from aggmatch.methods.start import rotate_quarters
+
+START = {"method__labeled_views": "both", "method__rotation_weight": 0.5, "method__rotated": 8}
+
+
+def test_images_are_turned_a_quarter_of_them_each_way():
+    images = torch.arange(9 * 2 * 2).view(9, 1, 2, 2)
+    turned = rotate_quarters(images, 8)
+    assert len(turned) == 8
+    for part in range(4):
+        for number in (2 * part, 2 * part + 1):
+            assert torch.equal(turned[number], torch.rot90(images[number], part, (1, 2)))
+    assert len(rotate_quarters(images, 100)) == 8, "no more than there are, and equally many each way"
+
+
+@pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])
+def test_the_loss_adds_both_views_of_labelled_images_and_the_rotation_task(method, toy_state):
+    state = toy_state(method, **START, method__unlabeled_weight=0.0)
+    batch = state.make_batch(*state.draw_indices())
+    weak_view, strong_view = batch.unlabeled
+    rotated = rotate_quarters(weak_view, 8)
+    images = torch.cat([*batch.labeled, rotated, strong_view, weak_view])
+    n, m = len(batch.labels), len(weak_view)
+    first, second, turned, _, _ = state.online(images).split([n, n, 8, m, m])
+    labeled = (F.cross_entropy(first.logits, batch.labels) + F.cross_entropy(second.logits, batch.labels)) / 2
+    rotation = F.cross_entropy(state.online.head(turned.feature), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
+    result = state.method.step(batch, state.online, state.average)
+    assert result.parts["loss_labeled"].item() == pytest.approx(labeled.item(), rel=1e-4)
+    assert result.parts["loss_rotation"].item() == pytest.approx(rotation.item(), rel=1e-4)
+    assert result.loss.item() == pytest.approx((labeled + 0.5 * rotation).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])
+def test_pseudo_labels_count_after_the_warmup(method, toy_state):
+    thresholds = {"method__threshold": 0.0} if method == "fixmatch" else {}
+    state = toy_state(method, method__warmup=2, **thresholds)
+    differences = []
+    for _ in range(4):
+        result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+        differences.append((result.loss - result.parts["loss_labeled"]).item())
+    assert differences[:2] == [0, 0]
+    assert all(difference > 0 for difference in differences[2:])
+
+
+@pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])
+def test_a_restored_state_continues_the_warmup(method, toy_state):
+    changes = {**START, "method__warmup": 4}
+    if method == "aggmatch":
+        changes |= {"method__alignment": True, "method__alignment_steps": 3, "method__confidence": "product"}
+    whole, stopped, resumed = (toy_state(method, **changes) for _ in range(3))
+    for _ in range(6):
+        whole.step()
+        if stopped.steps_done < 3:
+            stopped.step()
+    resumed.restore(stopped.checkpoint())
+    for _ in range(3):
+        resumed.step()
+    expected, got = whole.checkpoint(), resumed.checkpoint()
+    assert all(torch.equal(tensor, got.tensors[key]) for key, tensor in expected.tensors.items())
+
+
+@pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])
+def test_without_start_settings_the_state_has_no_further_buffers(method, toy_state):
+    state = toy_state(method)
+    assert not [key for key in state.method.state_dict() if key.startswith(("start", "align"))]
+    assert not state.online.head.state_dict()
