@@ -59,7 +59,7 @@ def side_of_small(side: int, settings: CropSettings) -> int:
 def random_crop(
     images: Tensor, area: tuple[float, ...], side: int, settings: CropSettings, mirror: bool, generator: torch.Generator
 ) -> Tensor:
-    """Return a random part of every image, with a share of its area within `area`: uint8, (N, C, H, W) → (N, C, S, S)."""
+    """Return a random part of every image, its share of the area within `area`: uint8, (N, C, H, W) → (N, C, S, S)."""
     count = len(images)
     box = draw_boxes(count, images.shape[-1], area, generator)
     mirrored_N = uniform((count,), generator) < mirror / 2
@@ -69,9 +69,6 @@ def random_crop(
 def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Return numbers from U[0, 1) on the generator's device."""
     return torch.rand(shape, generator=generator, device=generator.device)
-
-
-# Cropping --------------------------------------------------------------------------------------------------------
 
 
 def draw_boxes(
@@ -126,9 +123,6 @@ def resizing(start_N: Tensor, length_N: Tensor, source: int, side: int) -> Tenso
     return weight_NSW / weight_NSW.sum(-1, keepdim=True)
 
 
-# Colours ---------------------------------------------------------------------------------------------------------
-
-
 def recolor(images: Tensor, settings: CropSettings, generator: torch.Generator) -> Tensor:
     """Jitter, then solarize, then equalize, each for its share of the images; (N, C, H, W) → (N, C, H, W)."""
     count = len(images)
@@ -144,7 +138,7 @@ def recolor(images: Tensor, settings: CropSettings, generator: torch.Generator) 
 
 
 def draw_jitter(count: int, settings: CropSettings, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw the order of brightness, contrast and saturation (`color`) for every image, and their factors; both (3, N)."""
+    """Draw the order of brightness, contrast and saturation (`color`) of every image, and the factors; both (3, N)."""
     order_3N = uniform((3, count), generator).argsort(0)
     op_3N = torch.where(order_3N == 0, INDEX["brightness"], INDEX["contrast"]).where(order_3N < 2, INDEX["color"])
     op_3N = op_3N.where(uniform((count,), generator) < settings.jittered, INDEX["identity"])
