@@ -1,4 +1,5 @@
 import hashlib
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +12,8 @@ from aggmatch.data import SOURCES, cifar, download, is_folder, load
 from aggmatch.data.cifar import CIFAR10, CIFAR10_ARCHIVE, read_cifar
 from aggmatch.errors import AggMatchError
 from aggmatch.settings import resolve
+
+ROOT = Path(__file__).parents[2]
 
 
 def error_of(name: str, folder: Path, **options) -> str:
@@ -150,7 +153,8 @@ def test_a_known_name_wins_over_a_folder_of_that_name(tmp_path, monkeypatch):
 
 def test_importing_the_package_imports_no_reader():
     code = "import sys, aggmatch.data; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())
     readers = {f"aggmatch.data.{name}" for name in ("cifar", "svhn", "folder", "download", "pickles", "digits")}
     assert "aggmatch.data.registry" in imported
