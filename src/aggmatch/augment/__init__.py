@@ -1,4 +1,4 @@
-"""Views of images, made in batches on their device."""
+"""Views of images: random augmentations of whole batches, computed on the device of the images."""
 
 from aggmatch.augment.views import VIEWS, Augmenter, View, ViewSettings, check_images
 
