@@ -34,9 +34,11 @@ def test_a_signal_is_collected_and_the_handlers_are_restored(handlers, number):
 
 @pytest.mark.parametrize("first", STOPPING)
 def test_ctrl_c_after_another_signal_interrupts_at_once(handlers, first):
-    with pytest.raises(KeyboardInterrupt), signals():
+    with signals() as received:
         send(first)
-        send(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+    assert received == [first]
     assert current() == handlers
 
 

@@ -295,8 +295,8 @@ def resume(
 ) -> Run:
     """Continue the run of a folder from its newest checkpoint.
 
-    changes: settings of section `runtime`, which decide where it runs; other settings must stay as they are. The path
-    of a folder of images may change if the images are the same: the run remembers the new path.
+    out: the folder. changes: settings of section `runtime`, which decide where it runs; other settings must stay as
+    they are. The path of a folder of images may change if the images are the same: the run remembers the new path.
     data, download: see `start`. allow: code that the folder may name, such as `my_method.py:Mine`; other code of
     the folder is not imported. Code that `changes` name is allowed too.
 
