@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from aggmatch.training.optim import SGD, OptimSettings, average_decay, cosine_rate, update_average
+from aggmatch.settings import OptimSettings
+from aggmatch.training.optim import SGD, average_decay, cosine_rate, update_average
 
 
 def network(seed: int = 0) -> nn.Sequential:

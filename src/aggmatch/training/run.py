@@ -310,7 +310,7 @@ def resume(
         settings = located(settings)
         if is_folder(name := settings.data.name) and not Path(name).is_dir():
             moved = f"If it has moved: aggmatch train NEW/PATH --resume --out {out}"
-            raise AggMatchError(f"The folder {name} does not exist any more. {moved}")
+            raise AggMatchError(f"There is no folder {name} any more. {moved}")
     data = data or load_for(settings.data, settings.runtime.data_dir, download)
     check_data(data, settings)
     split = Split.read(folder.split, data)
