@@ -1,4 +1,4 @@
-"""A run's metrics: lines of JSON, and TensorBoard's files where asked for."""
+"""The metrics of a run: one JSON object per line, and TensorBoard's files if the settings ask for them."""
 
 import json
 import os
@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NotRequired, Self, TypedDict
 
-from aggmatch.config import Natural
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
-from aggmatch.validate import require
+from aggmatch.validate import Natural, parse_json
 
 
 class Record(TypedDict):
-    """What a line of the metrics must hold, and what it holds if it holds it; methods add values of their own."""
+    """Types of the values in a line of `metrics.jsonl`; methods may add values of their own."""
 
     step: Natural
     seconds: NotRequired[float]
@@ -31,9 +30,12 @@ class Record(TypedDict):
 
 
 class Log:
-    """`metrics.jsonl`, one JSON object a line, appended; cut back to a checkpoint's position on resume.
+    """Writes `metrics.jsonl`, one JSON object per line.
 
-    With a `tensorboard` folder the same values go there as scalars.
+    path: the file. position: bytes of it to keep, as stored in a checkpoint; the rest is cut off. tensorboard: a folder
+    that gets the same values as scalars, or None. step: the number of steps that are done.
+
+    Example: `with Log(Path("metrics.jsonl")) as log: log.write({"step": 1, "loss": 0.5})`.
     """
 
     def __init__(self, path: Path, position: int = 0, *, tensorboard: Path | None = None, step: int = 0) -> None:
@@ -47,9 +49,9 @@ class Log:
                     stacklevel=2,
                 )
             lines = [line for line in written[:position].splitlines(keepends=True) if line.endswith(b"\n")]
-            readable = [line for line in lines if is_record(line)]  # at others, the end of the run would fail
-            if lost := len(lines) - len(readable):
-                warnings.warn(f"{path} has damaged lines, which are left out: {lost} of {len(lines)}.", stacklevel=2)
+            readable = [line for line in lines if is_record(line)]  # the summary needs to read them all
+            if corrupt := len(lines) - len(readable):
+                warnings.warn(f"{path} has corrupt lines, which are dropped: {corrupt} of {len(lines)}.", stacklevel=2)
             if (kept := b"".join(readable)) != written:
                 write_atomically(path, kept)
             self.file = path.open("ab")
@@ -66,11 +68,11 @@ class Log:
 
     @property
     def position(self) -> int:
-        """Length of what was written, in bytes."""
+        """Bytes written."""
         return self.file.seek(0, 2)
 
-    def settle(self) -> int:
-        """Make sure that a power cut cannot take what was written; returns its length in bytes."""
+    def sync(self) -> int:
+        """Make the written lines safe against a power cut, and return their length in bytes."""
         try:
             os.fsync(self.file.fileno())
         except OSError as error:
@@ -92,14 +94,14 @@ class Log:
 def is_record(line: bytes) -> bool:
     """Whether a line of the metrics can be read."""
     try:
-        require(json.loads(line.decode()), Record, "it")
-    except (ValueError, RecursionError, AggMatchError):
+        parse_json(line, Record, "the line")
+    except AggMatchError:
         return False
     return True
 
 
 def summary_writer(folder: Path, step: int) -> Any:
-    """TensorBoard's writer; what an earlier process wrote after `step` is dropped."""
+    """TensorBoard's writer; values that an earlier process wrote after `step` are dropped."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -108,7 +110,7 @@ def summary_writer(folder: Path, step: int) -> Any:
 
 
 def scalars(record: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """The values of a record by name; lists (such as the fill of the queue) item by item."""
+    """Values of a record by name; each item of a list, such as the fill of the queue, is a value of its own."""
     found: list[tuple[str, float]] = []
     for name, value in record.items():
         if isinstance(value, list):
@@ -119,19 +121,11 @@ def scalars(record: Mapping[str, Any]) -> list[tuple[str, float]]:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Records of a metrics file; a last line cut short by a kill is left out."""
+    """Return the records of a metrics file; a last line that a kill cut short is left out."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        *lines, last = path.read_bytes().split(b"\n")  # complete lines end with a newline
     except OSError as error:
         raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
-    records = []
-    for number, line in enumerate(lines, 1):
-        where = f"{path}, line {number}"
-        try:
-            record = json.loads(line.decode())
-        except (ValueError, RecursionError):
-            if number == len(lines):  # nothing, or cut short: whole lines end before it
-                break
-            raise AggMatchError(f"Cannot read {where}: it is not JSON.") from None
-        records.append(require(record, Record, where))
-    return records
+    if is_record(last):
+        lines.append(last)
+    return [parse_json(line, Record, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
