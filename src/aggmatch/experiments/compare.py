@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aggmatch.augment import check_images
 from aggmatch.config import Layer
-from aggmatch.data import DataSet, load_for, make_split
+from aggmatch.data import load_for, make_split
 from aggmatch.data.streams import check_balance
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments import planned
@@ -43,9 +43,9 @@ class Comparison:
         rows = []
         for method, runs in self.runs.items():
             accuracies = {run.fold: run.accuracy for run in runs if run.accuracy is not None}
-            seconds = statistics.mean(run.seconds or 0.0 for run in runs)
             mean, deviation = mean_and_deviation(list(accuracies.values()))
-            rows.append([method, mean, deviation, len(runs), *(accuracies.get(fold) for fold in folds), seconds])
+            seconds = statistics.mean(run.seconds or 0.0 for run in runs)
+            rows.append([method, mean, deviation, len(runs), *map(accuracies.get, folds), seconds])
         rows.sort(key=lambda row: -row[1])
         columns = ["method", "accuracy %", "± std", "n", *(f"fold {fold}" for fold in folds), "seconds"]
         return Table(columns, rows, title=self.title())
@@ -101,30 +101,25 @@ def place(plan: Sequence[RunSettings], out: Path) -> list[PlannedRun]:
 
 
 def find_misfits(runs: Sequence[PlannedRun], *, download: bool = False) -> dict[str, str]:
-    """Methods that cannot be trained on the data set → why; call it before the first run starts.
+    """Methods whose batches the labelled images cannot form → why; call it before the first run starts.
 
     download: whether missing files of the data set are fetched. Finished runs need no data. Raises an `AggMatchError`
     if the labelled images cannot be drawn, which affects all methods.
     """
-    missing = [run for run in runs if not run.finished]
+    missing = [run.settings for run in runs if not run.finished]
     if not missing:
         return {}
-    settings = missing[0].settings
-    data = load_for(settings.data, settings.runtime.data_dir, download)
+    data = load_for(missing[0].data, missing[0].runtime.data_dir, download)
     check_images(data.train.pixels)
-    found = {run.settings.method_name: misfit(data, run.settings) for run in missing}
-    return {method: why for method, why in found.items() if why}
-
-
-def misfit(data: DataSet, settings: RunSettings) -> str:
-    """Why the labelled images cannot form the batches that the method needs; empty if they can."""
-    split = make_split(data, settings.data)
-    try:
-        if load_method(settings.method_name).balanced:
-            check_balance(split.labels, data.classes, settings.train.batch)
-    except AggMatchError as error:
-        return str(error)
-    return ""
+    misfits = {}
+    for settings in missing:
+        split = make_split(data, settings.data)
+        try:
+            if load_method(settings.method_name).balanced:
+                check_balance(split.labels, data.classes, settings.train.batch)
+        except AggMatchError as error:
+            misfits[settings.method_name] = str(error)
+    return misfits
 
 
 def collect(runs: Sequence[PlannedRun]) -> Comparison:

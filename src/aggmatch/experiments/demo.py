@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from aggmatch.config import Layer
-from aggmatch.data import DataSet, Split, load_for, make_split
+from aggmatch.data import DataSettings, load, make_split
 from aggmatch.experiments.planned import PlannedRun
 from aggmatch.runs.stored import StoredRun, read_runs
-from aggmatch.settings import RunSettings, resolve
+from aggmatch.settings import resolve
 from aggmatch.tables import Table
 
 INTRODUCTION = """\
@@ -49,32 +49,23 @@ def run(out: Path, fold: int, train: Callable[[Sequence[PlannedRun]], None]) -> 
 
     out: folder of the runs. train: trains the planned runs to their end, in other processes.
     """
-    runs = [
-        PlannedRun(
-            resolve([Layer("the demo", CHOSEN | {"data.fold": fold, "method.name": method})]), out / method, method
-        )
-        for method in METHODS
-    ]
+    layers = [Layer("the demo", CHOSEN | {"data.fold": fold, "method.name": method}) for method in METHODS]
+    runs = [PlannedRun(resolve([layer]), out / name, name) for layer, name in zip(layers, METHODS, strict=True)]
     with ThreadPoolExecutor(1) as pool:
-        rival = pool.submit(fit_rival, runs[0].settings)
+        rival = pool.submit(label_spreading, runs[0].settings.data)
         train(runs)
-        accuracy, seconds = rival.result()
-    return Outcome(read_runs([run.path for run in runs]), accuracy, seconds)
+    return Outcome(read_runs([run.path for run in runs]), *rival.result())
 
 
-def fit_rival(settings: RunSettings) -> tuple[float, float]:
-    """Accuracy in percent and seconds of LabelSpreading on the labels of a run."""
-    data = load_for(settings.data, settings.runtime.data_dir)
-    return label_spreading(data, make_split(data, settings.data))
-
-
-def label_spreading(data: DataSet, split: Split) -> tuple[float, float]:
-    """Test accuracy in percent and seconds of scikit-learn's LabelSpreading on a split.
+def label_spreading(settings: DataSettings) -> tuple[float, float]:
+    """Test accuracy in percent and seconds of scikit-learn's LabelSpreading on the digits and their drawn labels.
 
     Kernel, γ and α are the best of 18 combinations on the unlabelled training images of folds 10 to 15.
     """
     from sklearn.semi_supervised import LabelSpreading
 
+    data = load(settings.name)
+    split = make_split(data, settings)
     started = time.monotonic()
     pixels = data.train.pixels.flatten(1).numpy() / 255
     labels = np.full(len(pixels), -1)

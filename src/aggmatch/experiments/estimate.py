@@ -153,16 +153,12 @@ def outlook(plan: Plan) -> Table:
         named = [settings.data.name, settings.data.labels, short_name(settings.method_name), settings.data.fold]
         rows.append([*named, plan.variant(run), settings.train.steps, run.state])
     columns = ["data", "labels", "method", "fold", "with", "steps", "state"]
-    return without_empty(Table(columns, rows, plan.table.heading, [sum_up(plan.runs)]))
-
-
-def sum_up(runs: Sequence[PlannedRun]) -> str:
-    """What is left to train."""
-    left = [run for run in runs if not run.finished]
-    if not left:
-        return f"Nothing is left to train: {plural(len(runs), 'run')} finished."
-    steps = sum(map(steps_left, left))
-    return f"{len(left)} of {len(runs)} runs to train, {steps:,} steps. {describe_missing(runs)}".rstrip()
+    left = [run for run in plan.runs if not run.finished]
+    note = f"Nothing is left to train: {plural(len(plan.runs), 'run')} finished."
+    if left:
+        steps = sum(run.steps_left for run in left)
+        note = f"{len(left)} of {len(plan.runs)} runs to train, {steps:,} steps. {describe_missing(plan.runs)}".rstrip()
+    return without_empty(Table(columns, rows, plan.table.heading, [note]))
 
 
 def estimate(plan: Plan, paces: Mapping[str, StepPace], at_once: int = 1) -> Table:
@@ -171,34 +167,24 @@ def estimate(plan: Plan, paces: Mapping[str, StepPace], at_once: int = 1) -> Tab
     for run in plan.runs:
         if not run.finished:
             left.setdefault(kind(run.settings), []).append(run)
+    seconds = {name: sum(run.steps_left for run in runs) * paces[name].seconds for name, runs in left.items()}
     rows = []
     for name, runs in left.items():
-        first, pace = runs[0].settings, paces[name]
+        first, pace = runs[0].settings, paces[name].seconds
         data = ", ".join(dict.fromkeys(run.settings.data.name for run in runs))
         variants = "; ".join(dict.fromkeys(plan.variant(run) for run in runs))
-        about = duration(sum(map(steps_left, runs)) * pace.seconds)
         named = [short_name(first.method_name), short_name(first.model.name), data, variants]
-        rows.append([*named, len(runs), show_pace(pace), about])
+        step = f"{pace:.1f} s" if pace >= 1 else f"{1000 * pace:.1f} ms"
+        rows.append([*named, len(runs), step, duration(seconds[name])])
     columns = ["method", "model", "data", "with", "runs", "a step", "about"]
-    unfinished = [run for runs in left.values() for run in runs]
-    return without_empty(Table(columns, rows, notes=explain(unfinished, paces, at_once)))
-
-
-def explain(left: Sequence[PlannedRun], paces: Mapping[str, StepPace], at_once: int) -> list[str]:
-    """How long all runs take, and where that estimate comes from."""
-    seconds = sum(steps_left(run) * paces[kind(run.settings)].seconds for run in left)
-    device = choose_device(left[0].settings.runtime.device)
+    device = choose_device(plan.runs[0].settings.runtime.device)
     shared = f" How much --at-once {at_once} shortens that is unknown." if at_once > 1 else ""
-    origins = Counter(paces[kind(run.settings)].origin for run in left)
-    return [
-        f"About {duration(seconds)} one after the other on {hardware(device)}.{shared} The estimate comes from",
-        *(f"- {origin} ({plural(count, 'run')})" for origin, count in origins.items()),
-    ]
-
-
-def show_pace(pace: StepPace) -> str:
-    """The time of a step in seconds or milliseconds."""
-    return f"{pace.seconds:.1f} s" if pace.seconds >= 1 else f"{1000 * pace.seconds:.1f} ms"
+    total = f"About {duration(sum(seconds.values()))} one after the other on {hardware(device)}.{shared}"
+    origins: Counter[str] = Counter()
+    for name, runs in left.items():
+        origins[paces[name].origin] += len(runs)
+    sources = [f"- {origin} ({plural(count, 'run')})" for origin, count in origins.items()]
+    return without_empty(Table(columns, rows, notes=[f"{total} The estimate comes from", *sources]))
 
 
 def without_empty(table: Table) -> Table:
@@ -206,8 +192,3 @@ def without_empty(table: Table) -> Table:
     full = [number for number in range(len(table.columns)) if any(row[number] not in ("", None) for row in table.rows)]
     columns, rows = [table.columns[number] for number in full], [[row[number] for number in full] for row in table.rows]
     return replace(table, columns=columns, rows=rows)
-
-
-def steps_left(run: PlannedRun) -> int:
-    """Steps that a run still needs."""
-    return run.settings.train.steps - run.steps_done

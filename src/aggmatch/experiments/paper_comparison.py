@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 from aggmatch.config import flatten
 from aggmatch.experiments.paper import Cell, PaperTable
 from aggmatch.experiments.reproduce import Plan, PlannedCell
+from aggmatch.experiments.results_table import Group, Reader, group_runs, read_class
 from aggmatch.files import make_folder, write_atomically
 from aggmatch.runs.stats import Length, Median, departures, describe_counts, describe_departures, likeness
 from aggmatch.runs.stored import StoredRun
@@ -19,13 +22,12 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class Ours:
-    """Our number in a cell: accuracies of folds that all went equally far."""
+    """Our number in a cell: runs on several folds that went equally far."""
 
-    values: tuple[float, ...]
+    group: Group
+    values: Sequence[float]
     """Accuracy of each fold in percent."""
-    length: Length
-    runs: tuple[StoredRun, ...]
-    medians: tuple[Median, ...]
+    medians: Sequence[Median]
     """Of each fold; empty for the accuracy of a class."""
     departures: str
     """Settings that differ from the table's, in words."""
@@ -33,7 +35,7 @@ class Ours:
     @property
     def protocol(self) -> str:
         """How many runs of which length, and their settings that differ from the table's."""
-        folds = describe_folds(len(self.values), self.length)
+        folds = describe_folds(len(self.values), self.group.length)
         return f"{folds}; {self.departures}" if self.departures else folds
 
 
@@ -51,14 +53,9 @@ class Filled:
         return describe_folds(self.table.folds, Length(True, self.table.steps, self.table.steps))
 
     @property
-    def used(self) -> set[str]:
-        """Keys of the runs in it."""
-        return {run.key for run in self.runs}
-
-    @property
-    def runs(self) -> list[StoredRun]:
-        """The runs in it."""
-        return [run for ours in self.ours.values() for run in ours.runs]
+    def runs(self) -> dict[str, StoredRun]:
+        """The runs in it, by key."""
+        return {run.key: run for ours in self.ours.values() for run in ours.group.runs.values()}
 
     def fitting(self, width: int) -> Table:
         """The table for a terminal of this width: laid out as in the paper if it fits, or else one line per cell."""
@@ -114,9 +111,9 @@ class Filled:
 
     def describe_ours(self) -> str:
         """Network, moment and hardware of our numbers."""
-        networks = sorted({run.settings.train.evaluated for run in self.runs})
-        hardware = sorted({run.hardware for run in self.runs if run.hardware})
-        finished = [ours.length.finished for ours in self.ours.values()]
+        networks = sorted({run.settings.train.evaluated for run in self.runs.values()})
+        hardware = sorted({run.hardware for run in self.runs.values() if run.hardware})
+        finished = [ours.group.length.finished for ours in self.ours.values()]
         moment = "after the last step" if any(finished) else "at the last evaluation of unfinished runs"
         if any(finished) and not all(finished):
             moment += ", of unfinished runs at their last evaluation"
@@ -133,8 +130,8 @@ class Filled:
         theirs = [cell.paper.mean, cell.paper.std] if cell.paper else [None, None]
         if not (ours := self.ours.get((cell.row, cell.column))):
             return [cell.row, cell.column, None, None, 0, None, None, *theirs, *[None] * 5]
-        mean, std = mean_and_deviation(ours.values)
-        numbers = [mean, std, len(ours.values), ours.length.steps, ours.length.schedule]
+        (mean, std), length = mean_and_deviation(ours.values), ours.group.length
+        numbers = [mean, std, len(ours.values), length.steps, length.schedule]
         medians: list[float | None] = [None] * 3
         if ours.medians:
             counts = [median.evaluations for median in ours.medians]
@@ -185,23 +182,19 @@ def fill(plan: Plan, runs: Sequence[StoredRun], *, any_length: bool) -> Filled:
 def fill_cell(planned: PlannedCell, known: Mapping[str, Sequence[StoredRun]], any_length: bool) -> Ours | None:
     """Our number in one cell; None without a run."""
     of_class = planned.cell.of_class
-    found: dict[Length, dict[int, tuple[float, StoredRun]]] = {}
-    for wanted in planned.runs:
-        for run in known.get(likeness(wanted.settings), []):
-            fits = any_length or run.settings.train.steps == wanted.settings.train.steps
-            value = run.class_accuracy.get(of_class) if of_class else run.accuracy
-            if fits and run.length and value is not None:
-                folds, fold = found.setdefault(run.length, {}), run.settings.data.fold
-                # Runs of one fold differ only in how often they were logged and evaluated.
-                if fold not in folds or run.completeness > folds[fold][1].completeness:
-                    folds[fold] = value, run
-    if not found:
+    read: Reader = partial(read_class, of_class) if of_class else attrgetter("accuracy")
+    fitting = [
+        run
+        for wanted in planned.runs
+        for run in known.get(likeness(wanted.settings), [])
+        if (any_length or run.settings.train.steps == wanted.settings.train.steps) and read(run) is not None
+    ]
+    if not fitting:
         return None
-    longest = max(found)
-    values, used = zip(*found[longest].values(), strict=True)
-    medians = () if of_class else tuple(run.median for run in used if run.median)
+    longest = max(group_runs(fitting), key=lambda group: group.length)
+    medians = [] if of_class else [run.median for run in longest.runs.values() if run.median]
     changes = departures(planned.protocol, planned.runs[0].settings)
-    return Ours(values, longest, used, medians, describe_departures(changes))
+    return Ours(longest, longest.values(read), medians, describe_departures(changes))
 
 
 # Runs that are not in the table ----------------------------------------------------------------------------------
@@ -211,7 +204,7 @@ def describe_left_out(plan: Plan, runs: Sequence[StoredRun], filled: Filled, *, 
     """Sentences about the runs that are not in the table, one for each reason."""
     names: dict[str, list[str]] = {}
     for run in runs:
-        if run.key not in filled.used:
+        if run.key not in filled.runs:
             reason = why_left_out(plan, run, filled, any_length=any_length)
             names.setdefault(reason, []).append(f"{run.describe()}, {run.settings.train.steps:,} steps")
     return [f"Left out, because {reason}: {shorten(runs)}." for reason, runs in names.items()]
@@ -234,7 +227,7 @@ def why_left_out(plan: Plan, run: StoredRun, filled: Filled, *, any_length: bool
     if not run.length:
         return "it was not evaluated yet"
     shown = [filled.ours.get((planned.cell.row, planned.cell.column)) for planned in cells]
-    if any(ours and ours.length == run.length for ours in shown):
+    if any(ours and ours.group.length == run.length for ours in shown):
         return "the table shows another run of the same settings and fold"
     return "other runs of its cell went further"
 

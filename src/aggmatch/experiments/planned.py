@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from glob import escape
 from pathlib import Path
@@ -48,6 +49,11 @@ class PlannedRun:
         if self.finished:
             return self.settings.train.steps
         return max(map(checkpoint.step_of, checkpoint.found(self.folder.checkpoints)), default=0)
+
+    @property
+    def steps_left(self) -> int:
+        """Steps that are still to be trained."""
+        return self.settings.train.steps - self.steps_done
 
     @property
     def state(self) -> str:
@@ -99,18 +105,12 @@ def find_folder(settings: RunSettings, out: Path) -> Path:
     path = out / folder_name(settings)
     if RunFolder(path).holds_run:
         return path
-    others = sorted(out.glob(f"{escape(run_name(settings))}-*"))
-    return next((other for other in others if holds(other, settings)), path)
-
-
-def holds(path: Path, settings: RunSettings) -> bool:
-    """Whether a folder holds the run of these settings."""
-    folder = RunFolder(path)
-    try:
-        stored = folder.holds_run and folder.settings(allow=parts_named(settings.to_dict()))
-    except AggMatchError:  # a corrupt folder, or one of another version
-        return False
-    return bool(stored) and stored.identity() == settings.identity()
+    for folder in map(RunFolder, sorted(out.glob(f"{escape(run_name(settings))}-*"))):
+        with suppress(AggMatchError):  # a corrupt folder, or one that this version cannot read
+            allowed = parts_named(settings.to_dict())
+            if folder.holds_run and folder.settings(allow=allowed).identity() == settings.identity():
+                return folder.path
+    return path
 
 
 def folder_name(settings: RunSettings) -> str:

@@ -4,12 +4,15 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import short_name
-from aggmatch.runs.stats import Length, Median, departures, describe_counts, likeness
+from aggmatch.runs.stats import Length, departures, describe_counts, likeness
 from aggmatch.runs.stored import StoredRun
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.tables import Table, mean_and_deviation, show_mean
@@ -37,11 +40,6 @@ class Group:
     def task(self) -> tuple[str, int | None]:
         """Data set and number of labels: rows can be compared if these are equal."""
         return self.settings.data.name, self.settings.data.labels
-
-    @property
-    def mean_accuracy(self) -> float:
-        """Mean accuracy over the folds."""
-        return mean_and_deviation(self.values(read_accuracy))[0]
 
     def values(self, read: Reader) -> list[float]:
         """One value of each run; empty if any run lacks it."""
@@ -81,7 +79,7 @@ def group_runs(runs: Sequence[StoredRun]) -> list[Group]:
             found.setdefault((likeness(run.settings, any_fold=True), run.length), []).append(run)
     groups = [make_group(length, members) for (_, length), members in found.items()]
     tasks = list(dict.fromkeys(group.task for group in groups))
-    return sorted(groups, key=lambda group: (tasks.index(group.task), -group.mean_accuracy))
+    return sorted(groups, key=lambda group: (tasks.index(group.task), -mean(group.values(attrgetter("accuracy")))))
 
 
 def make_group(length: Length, runs: Sequence[StoredRun]) -> Group:
@@ -118,27 +116,15 @@ class ResultsTable:
         """Runs that are not shown because another run of the same settings is."""
         return [run for group in self.groups for run in group.duplicates]
 
-    @property
-    def medians(self) -> list[Median]:
-        """The medians of all runs shown."""
-        return [run.median for run in self.runs if run.median]
-
-    @property
-    def has_pseudo_labels(self) -> bool:
-        """Whether any method in it makes pseudo labels."""
-        return any(group.values(pseudo_label_reader("precision")) for group in self.groups)
-
     def readers(self) -> dict[str, Reader]:
         """The values to show, by column heading."""
-        readers: dict[str, Reader] = {f"{step:,}": step_reader(step) for step in self.at}
+        readers: dict[str, Reader] = {f"{step:,}": partial(read_step, step) for step in self.at}
         if self.by_class:
-            readers |= {name: class_reader(name) for run in self.runs for name in run.class_accuracy}
-        readers |= {"accuracy": read_accuracy, "median": read_median}
-        if not self.at and not self.by_class and self.has_pseudo_labels:
-            readers |= {
-                "pseudo labels right": pseudo_label_reader("precision"),
-                "used": pseudo_label_reader("coverage"),
-            }
+            readers |= {name: partial(read_class, name) for run in self.runs for name in run.class_accuracy}
+        readers |= {"accuracy": attrgetter("accuracy"), "median": read_median}
+        precision, coverage = (partial(read_pseudo_labels, name) for name in ("precision", "coverage"))
+        if not self.at and not self.by_class and any(group.values(precision) for group in self.groups):
+            readers |= {"pseudo labels right": precision, "used": coverage}
         return readers
 
     def for_readers(self) -> Table:
@@ -152,7 +138,8 @@ class ResultsTable:
             + [show_mean(values) if (values := group.values(read)) else None for read in readers.values()]
             for group, own in zip(self.groups, facts, strict=True)
         ]
-        notes = [f"Median: of the last {describe_counts(self.medians)}."] if self.medians else []
+        medians = [run.median for run in self.runs if run.median]
+        notes = [f"Median: of the last {describe_counts(medians)}."] if medians else []
         return Table(["method", *differing, *readers], rows, self.title(shared), notes)
 
     def short_facts(self) -> list[dict[str, Any]]:
@@ -203,31 +190,22 @@ class ResultsTable:
 # Values of a run -------------------------------------------------------------------------------------------------
 
 
-def read_accuracy(run: StoredRun) -> float | None:
-    """Accuracy at the last step, or at the last evaluation of an unfinished run."""
-    return run.accuracy
-
-
 def read_median(run: StoredRun) -> float | None:
     """Median of the last evaluations."""
     return run.median.value if run.median else None
 
 
-def step_reader(step: int) -> Reader:
-    """Reads the accuracy after `step` steps, if the run was evaluated then."""
-    return lambda run: dict(run.evaluations).get(step)
+def read_step(step: int, run: StoredRun) -> float | None:
+    """Accuracy after a number of steps, if the run was evaluated then."""
+    return dict(run.evaluations).get(step)
 
 
-def class_reader(name: str) -> Reader:
-    """Reads the accuracy of a class."""
-    return lambda run: run.class_accuracy.get(name)
+def read_class(name: str, run: StoredRun) -> float | None:
+    """Accuracy of a class."""
+    return run.class_accuracy.get(name)
 
 
-def pseudo_label_reader(name: str) -> Reader:
-    """Reads a pseudo-label value at the last evaluation, in percent."""
-
-    def read(run: StoredRun) -> float | None:
-        value = run.curve[-1].get(f"pseudo_{name}") if run.curve else None
-        return None if value is None else 100 * value
-
-    return read
+def read_pseudo_labels(name: str, run: StoredRun) -> float | None:
+    """A pseudo-label value at the last evaluation, in percent."""
+    value = run.curve[-1].get(f"pseudo_{name}") if run.curve else None
+    return None if value is None else 100 * value
