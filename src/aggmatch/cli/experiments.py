@@ -1,6 +1,10 @@
 """Commands that train or show several runs: compare, reproduce, results, demo."""
 
+import shlex
+import time
+from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,11 +27,14 @@ from aggmatch.cli.app import (
     listed,
 )
 from aggmatch.errors import AggMatchError
+from aggmatch.files import make_folder, write_atomically
+from aggmatch.tables import plural
 
 if TYPE_CHECKING:
-    from aggmatch.experiments.demo import Outcome
     from aggmatch.experiments.planned import PlannedRun
     from aggmatch.runs.stored import StoredRun
+
+FOLDS = "Number of draws of the labelled images, from fold 0 on."
 
 
 @app.command()
@@ -35,7 +42,7 @@ def compare(
     data: Data = None,
     methods: Annotated[str | None, typer.Option(help="Comma-separated names.", show_default="all")] = None,
     labels: Labels = None,
-    folds: Annotated[int, typer.Option(help="Number of draws of the labelled images, from fold 0 on.", min=1)] = 3,
+    folds: Annotated[int, typer.Option(help=FOLDS, min=1)] = 3,
     steps: Steps = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the runs.", show_default="runs/compare-DATA-LABELS")
@@ -85,10 +92,7 @@ def reproduce(
     labels: Annotated[
         str | None, typer.Option(help="Only these numbers of labels, comma-separated.", show_default="all")
     ] = None,
-    folds: Annotated[
-        int | None,
-        typer.Option(help="Number of draws of the labelled images, from fold 0 on.", min=1, show_default="the paper's"),
-    ] = None,
+    folds: Annotated[int | None, typer.Option(help=FOLDS, min=1, show_default="the paper's")] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.", show_default="2^20")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of runs and tables.", show_default="runs/reproduce")] = None,
     results: Annotated[
@@ -116,8 +120,8 @@ def reproduce(
     from aggmatch.experiments import paper, paper_comparison
     from aggmatch.experiments import reproduce as experiment
     from aggmatch.experiments.planned import collect
+    from aggmatch.runs.stored import most_complete
     from aggmatch.settings import parts_named
-    from aggmatch.tables import plural
 
     chosen = experiment.narrow(paper.find_table(table), {key: values for key, values in wanted.items() if values})
     folder = out or Path("runs/reproduce")
@@ -125,11 +129,11 @@ def reproduce(
     failed = 0
     if results:
         named = [name for layer in layers for name in parts_named(layer.values)]
-        stored = list(most_complete(read_files(results, named)).values())
+        stored = most_complete(run for path in results for run in read_file(path, named))
         any_length = not any("train.steps" in layer.values for layer in layers)
         filled = paper_comparison.fill(plan, stored, any_length=any_length)
         left_out = paper_comparison.describe_left_out(plan, stored, filled, any_length=any_length)
-        for line in [*left_out, f"In this table: {len(filled.used)} of {plural(len(stored), 'stored run')}."]:
+        for line in [*left_out, f"In this table: {len(filled.runs)} of {plural(len(stored), 'stored run')}."]:
             say(line, error=True)
     elif dry_run:
         from aggmatch.experiments.estimate import estimate, find_paces, outlook
@@ -208,11 +212,16 @@ def results_(
 
     from aggmatch.console import say, stdout
     from aggmatch.experiments.results_table import ResultsTable, group_runs
-    from aggmatch.tables import plural
+    from aggmatch.runs.results import add_results
 
-    runs = read_places(places, allow_code or [])
+    allow = allow_code or []
+    runs = read_places(places, allow)
     if out:
-        store(out, runs, allow_code or [])
+        make_folder(out.parent)
+        replaced, unfinished = add_results(out, runs, allow), sum(not run.finished for run in runs)
+        facts = [f"in place of {plural(replaced, 'earlier line')}"] * bool(replaced)
+        facts += [f"{unfinished} not finished yet"] * bool(unfinished)
+        say(", ".join([f"Wrote {plural(len(runs), 'run')} to {out}", *facts]) + ".")
         return
     table = ResultsTable(group_runs(runs), steps, by_class)
     if as_:
@@ -226,73 +235,34 @@ def results_(
 
 
 def read_places(places: list[Path], allow: list[str]) -> "list[StoredRun]":
-    """Read run folders and results files; a run that is found twice is taken as it is most complete."""
-    from aggmatch.runs.stored import find_runs
+    """Read run folders and results files; of a run that is found twice, take the most complete version."""
+    from aggmatch.console import say
+    from aggmatch.runs.stored import find_runs, most_complete, read_run
 
     found: list[StoredRun] = []
     for place in places:
-        is_file = place.is_file() or place.suffix == ".jsonl"
-        found += read_files([place], allow) if is_file else read_folders(find_runs([place]), allow)
+        if place.is_file() or place.suffix == ".jsonl":
+            found += read_file(place, allow)
+            continue
+        for path in find_runs([place]):
+            try:
+                found.append(read_run(path, allow=allow))
+            except AggMatchError as error:
+                say(f"Left out {path}: {error}", error=True)
     if not found:
         raise AggMatchError(f"No run could be read in {', '.join(map(str, places))}.")
-    return list(most_complete(found).values())
+    return most_complete(found)
 
 
-def most_complete(runs: "Sequence[StoredRun]") -> "dict[str, StoredRun]":
-    """Each run once, by its key; of several versions of one run, the most complete, or the last of equals."""
-    found: dict[str, StoredRun] = {}
-    for run in runs:
-        known = found.setdefault(run.key, run)
-        if run.completeness >= known.completeness:
-            found[run.key] = run
-    return found
-
-
-def read_files(paths: list[Path], allow: list[str]) -> "list[StoredRun]":
-    """Read results files; warn about lines that cannot be used."""
-    from collections import Counter
-
+def read_file(path: Path, allow: list[str]) -> "list[StoredRun]":
+    """Read a results file; warn about lines that cannot be used."""
     from aggmatch.console import say
     from aggmatch.runs.results import read_results
-    from aggmatch.tables import plural
 
-    runs: list[StoredRun] = []
-    for path in paths:
-        lines = read_results(path, allow)
-        runs += [line.run for line in lines if line.run]
-        for problem, count in Counter(line.problem for line in lines if not line.run).items():
-            say(f"{path}: left out {plural(count, 'line')}. {problem}", error=True)
-    return runs
-
-
-def read_folders(paths: list[Path], allow: list[str]) -> "list[StoredRun]":
-    """Read run folders; warn about those that cannot be read."""
-    from aggmatch.console import say
-    from aggmatch.runs.stored import read_run
-
-    runs = []
-    for path in paths:
-        try:
-            runs.append(read_run(path, allow=allow))
-        except AggMatchError as error:
-            say(f"Left out {path}: {error}", error=True)
-    return runs
-
-
-def store(out: Path, runs: "list[StoredRun]", allow: list[str]) -> None:
-    """Add runs to a results file and say so."""
-    from aggmatch.console import say
-    from aggmatch.files import make_folder
-    from aggmatch.runs.results import add_results
-    from aggmatch.tables import plural
-
-    make_folder(out.parent)
-    replaced = add_results(out, runs, allow)
-    unfinished = sum(not run.finished for run in runs)
-    facts = [f"Wrote {plural(len(runs), 'run')} to {out}"]
-    facts += [f"in place of {plural(replaced, 'earlier line')}"] * bool(replaced)
-    facts += [f"{unfinished} not finished yet"] * bool(unfinished)
-    say(f"{', '.join(facts)}.")
+    lines = read_results(path, allow)
+    for problem, count in Counter(line.problem for line in lines if not line.run).items():
+        say(f"{path}: left out {plural(count, 'line')}. {problem}", error=True)
+    return [line.run for line in lines if line.run]
 
 
 @app.command()
@@ -302,10 +272,6 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Watch AggMatch learn digits from one label per class, beside three other methods, and write a report."""
-    import shlex
-    import time
-    from datetime import datetime
-
     from aggmatch.console import say, stdout
     from aggmatch.experiments import demo as experiment
     from aggmatch.experiments.parallel import cores
@@ -322,19 +288,12 @@ def demo(
     stdout.print(outcome.table().rich())
     say(f"Run folders: {out}")
     try:
-        write_demo_page(outcome, out / "report.html", quiet=quiet)
+        from aggmatch.report.page import page
+
+        say("Writing the report ...", quiet=quiet)
+        html = page(outcome.runs, others=[(experiment.RIVAL, outcome.rival_accuracy)])
+        write_atomically(out / "report.html", html.encode())
+        say(f"Report: {out / 'report.html'}", quiet=quiet)
     except Exception as error:  # the results are printed already
         say(f"The report could not be written: {error}", error=True)
     say(f"The demo took {time.monotonic() - started:.0f} s.", quiet=quiet)
-
-
-def write_demo_page(outcome: "Outcome", path: Path, *, quiet: bool) -> None:
-    """Write the report of the demo's runs and say where it is."""
-    from aggmatch.console import say
-    from aggmatch.experiments.demo import RIVAL
-    from aggmatch.files import write_atomically
-    from aggmatch.report.page import page
-
-    say("Writing the report ...", error=True, quiet=quiet)
-    write_atomically(path, page(outcome.runs, others=[(RIVAL, outcome.rival_accuracy)]).encode())
-    say(f"Report: {path}", quiet=quiet)
