@@ -1,8 +1,10 @@
 """The demo: its runs, its table and its report."""
 
 import json
+import sys
 from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sklearn.neighbors import KNeighborsClassifier
@@ -10,7 +12,6 @@ from sklearn.neighbors import KNeighborsClassifier
 from aggmatch.data import DataSettings, draw_split, load
 from aggmatch.experiments import demo
 from aggmatch.experiments.demo import label_spreading
-from aggmatch.report import page as report
 
 QUICK = {"train.steps": 4, "model.name": "small-4", "train.batch": 10, "train.unlabeled_ratio": 1}
 
@@ -76,7 +77,7 @@ def test_the_command_ends_with_a_report_of_its_runs(run, tmp_path, trained_demo,
         shown.update(methods=[run.method for run in runs], others=others)
         return "the page"
 
-    monkeypatch.setattr(report, "page", page)
+    monkeypatch.setitem(sys.modules, "aggmatch.report.page", SimpleNamespace(page=page))
     code, out, _ = run("demo", "--out", "d")
     assert code == 0
     assert "aggmatch" in out
@@ -90,7 +91,7 @@ def test_the_command_does_not_fail_if_the_report_does(run, trained_demo, monkeyp
     def page(*_, **__):
         raise ValueError("no ink")
 
-    monkeypatch.setattr(report, "page", page)
+    monkeypatch.setitem(sys.modules, "aggmatch.report.page", SimpleNamespace(page=page))
     code, out, err = run("demo", "--out", "d")
     assert code == 0
     assert "aggmatch" in out

@@ -7,7 +7,7 @@ import pytest
 
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.paper import PaperTable, by_class, grid, method, on
-from aggmatch.experiments.paper_comparison import Filled, fill, describe_left_out
+from aggmatch.experiments.paper_comparison import Filled, describe_left_out, fill
 from aggmatch.experiments.planned import collect, train_in_turn
 
 
@@ -174,8 +174,8 @@ def test_every_run_that_is_left_out_has_a_reason(plan, pretend, tiny):
     narrowed = plan(replace(tiny, cells=tiny.cells[:1]))
     elsewhere = "Left out, because no cell asks for such a run: fixmatch on digits, 20 labels, fold 1, 4 steps."
     folds = (
-        "Left out, because the table asks for 2 folds, from fold 0 on: supervised on digits, 10 labels, fold 2, 4 steps; "
-        "supervised on digits, 10 labels, fold 3, 4 steps."
+        "Left out, because the table asks for 2 folds, from fold 0 on: "
+        "supervised on digits, 10 labels, fold 2, 4 steps; supervised on digits, 10 labels, fold 3, 4 steps."
     )
     shorter = "supervised on digits, 10 labels, fold 0, 3 steps."
     went_further = f"Left out, because other runs of its cell went further: {shorter}"

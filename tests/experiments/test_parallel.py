@@ -10,7 +10,6 @@ from aggmatch.experiments.parallel import Child, Event, ParallelTraining
 from aggmatch.experiments.planned import Failure, PlannedRun
 from aggmatch.settings import resolve
 
-
 pytestmark = pytest.mark.usefixtures("importable")
 
 

@@ -185,10 +185,10 @@ def train_all(runs: "Sequence[PlannedRun]", processes: int = 0, *, quiet: bool, 
     return failed
 
 
-def raise_failed(failed: int, runs: int) -> None:
+def raise_failed(failed: int, runs: int, again: str = "the same command") -> None:
     """End the command with an error if some of its runs failed."""
     if failed:
-        raise AggMatchError(f"{failed} of {runs} runs failed, see above. The same command tries them again.")
+        raise AggMatchError(f"{failed} of {runs} runs failed, see above. Try them again: {again}")
 
 
 @app.command("results")
@@ -282,7 +282,7 @@ def demo(
     say(experiment.INTRODUCTION, quiet=quiet)
 
     def train(runs: "Sequence[PlannedRun]") -> None:
-        raise_failed(train_all(runs, min(cores(), len(runs)), quiet=quiet, again=again), len(runs))
+        raise_failed(train_all(runs, min(cores(), len(runs)), quiet=quiet, again=again), len(runs), again)
 
     outcome = experiment.run(out, fold, train)
     stdout.print(outcome.table().rich())
