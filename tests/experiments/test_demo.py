@@ -1,5 +1,10 @@
+"""The demo: its runs, its table and its report."""
+
+import json
+import sys
 from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sklearn.neighbors import KNeighborsClassifier
@@ -8,24 +13,96 @@ from aggmatch.data import DataSettings, draw_split, load
 from aggmatch.experiments import demo
 from aggmatch.experiments.demo import label_spreading
 
+QUICK = {"train.steps": 4, "model.name": "small-4", "train.batch": 10, "train.unlabeled_ratio": 1}
 
-def test_the_demo_trains_three_methods_and_puts_label_spreading_beside_them(tmp_path: Path, monkeypatch):
-    quick = {"train.steps": 4, "model.name": "small-4", "train.batch": 10, "train.unlabeled_ratio": 1}
-    monkeypatch.setattr(demo, "CHOSEN", demo.CHOSEN | quick)
-    table = demo.run(tmp_path, 0, lambda run, title: deque(run.train(), maxlen=0).clear())
-    assert [row[0] for row in table.rows] == ["supervised", "LabelSpreading (scikit-learn)", "fixmatch", "aggmatch"]
-    assert all(0 <= row[1] <= 100 for row in table.rows)
-    assert table.rows[0][2] is None
-    assert table.rows[3][2] is not None
+
+@pytest.fixture
+def quick(monkeypatch):
+    """A demo whose runs take a second each."""
+    monkeypatch.setattr(demo, "CHOSEN", demo.CHOSEN | QUICK)
+
+
+def train_here(runs):
+    for run in runs:
+        run.complete(lambda training, title: deque(training.train(), maxlen=0).clear())
+
+
+def test_the_demo_trains_three_methods_and_compares_them_with_label_spreading(tmp_path: Path, quick):
+    outcome = demo.run(tmp_path, 0, train_here)
+    rows = outcome.table().rows
+    assert [row[0] for row in rows] == ["supervised", "LabelSpreading (scikit-learn)", "fixmatch", "aggmatch"]
+    assert all(0 <= row[1] <= 100 for row in rows)
+    assert rows[0][2] is None
+    assert [run.method for run in outcome.runs] == list(demo.METHODS)
     assert all((tmp_path / method / "summary.json").exists() for method in demo.METHODS)
 
 
+def test_the_demo_computes_the_same_on_every_number_of_cores(tmp_path: Path, quick):
+    planned = []
+    with pytest.raises(RuntimeError, match="enough"):
+        demo.run(tmp_path, 0, lambda runs: planned.extend(runs) or stop())
+    assert {(run.settings.runtime.device, run.settings.runtime.threads) for run in planned} == {("cpu", 1)}
+    assert [run.settings.method_name for run in planned] == ["aggmatch", "fixmatch", "supervised"], "the slowest first"
+
+
+def stop():
+    raise RuntimeError("enough")
+
+
 def test_label_spreading_uses_the_ten_labels_and_beats_the_nearest_labelled_image():
-    data = load("digits", Path("nowhere"))
-    split = draw_split(data, DataSettings(labels=10))
-    accuracy, _ = label_spreading(data, split)
+    settings = DataSettings(labels=10)
+    data = load("digits")
+    split = draw_split(data, settings)
+    accuracy, _ = label_spreading(settings)
     labeled = data.train.pixels[split.labeled].flatten(1).numpy()
     nearest = KNeighborsClassifier(1).fit(labeled, split.labels.numpy())
     floor = 100 * nearest.score(data.test.pixels.flatten(1).numpy(), data.test.labels.numpy())
     assert accuracy > floor
-    assert accuracy == pytest.approx(label_spreading(data, split)[0])
+    assert accuracy == pytest.approx(label_spreading(settings)[0])
+
+
+# The command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained_demo(tmp_path: Path, quick):
+    """The folder of a demo whose runs are finished."""
+    demo.run(tmp_path / "d", 0, train_here)
+
+
+def test_the_command_ends_with_a_report_of_its_runs(run, tmp_path, trained_demo, monkeypatch):
+    shown = {}
+
+    def page(runs, others):
+        shown.update(methods=[run.method for run in runs], others=others)
+        return "the page"
+
+    monkeypatch.setitem(sys.modules, "aggmatch.report.page", SimpleNamespace(page=page))
+    code, out, _ = run("demo", "--out", "d")
+    assert code == 0
+    assert "aggmatch" in out
+    assert "Report: d/report.html" in out
+    assert (tmp_path / "d/report.html").read_text() == "the page"
+    assert shown["methods"] == ["aggmatch", "fixmatch", "supervised"]
+    assert shown["others"] == [(demo.RIVAL, label_spreading(DataSettings(labels=10))[0])]
+
+
+def test_the_command_does_not_fail_if_the_report_does(run, trained_demo, monkeypatch):
+    def page(*_, **__):
+        raise ValueError("no ink")
+
+    monkeypatch.setitem(sys.modules, "aggmatch.report.page", SimpleNamespace(page=page))
+    code, out, err = run("demo", "--out", "d")
+    assert code == 0
+    assert "aggmatch" in out
+    assert "no ink" in err
+
+
+def test_the_command_trains_in_other_processes_and_shows_them(run, tmp_path, quick, monkeypatch, importable):
+    monkeypatch.setattr("aggmatch.experiments.parallel.cores", lambda: 2)
+    code, out, _ = run("demo", "--out", "d")
+    assert code == 0
+    for method in demo.METHODS:
+        assert f"{method}  started" in out
+        assert f"{method}  step 4/4" in out
+        assert json.loads((tmp_path / "d" / method / "summary.json").read_text())["hardware"].endswith("1 thread")

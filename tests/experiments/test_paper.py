@@ -61,7 +61,7 @@ def test_the_main_table_has_nine_methods_in_six_columns():
 
 def test_the_classes_of_the_per_class_table_are_those_of_the_data_set_and_average_to_its_total():
     table = TABLES["per-class"]
-    assert tuple(cell.of_class for cell in table.cells[:10]) == SOURCES["cifar10"].classes
+    assert tuple(cell.of_class for cell in table.cells[:10]) == SOURCES.load("cifar10").classes
     for row in table.rows:
         *classes, total = [cell.paper.mean for cell in table.cells if cell.row == row and cell.paper]
         assert sum(classes) / 10 == pytest.approx(total)
