@@ -11,7 +11,7 @@ project = "aggmatch"
 version = release = aggmatch.__version__
 copyright = "the aggmatch authors, MIT licence"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "docstrings", "outside_pages"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "docstrings", "outside_pages", "parts"]
 exclude_patterns = ["_build"]
 nitpicky = False
 
