@@ -58,7 +58,7 @@ def words(lines: list[str], names: set[str]) -> Iterator[str]:
         yield escape(parts[0])
         yield ""
     for given, description in zip(parts[1::2], parts[2::2], strict=True):
-        yield f":param {given.replace(', ', ' , ').replace(' ,', ',')}: {escape(description.strip())}"
+        yield f":param {given}: {escape(description.strip())}"
 
 
 def example(text: str) -> Iterator[str]:
@@ -67,7 +67,7 @@ def example(text: str) -> Iterator[str]:
     if not whole and "`" in text:
         yield f"Example: {escape(' '.join(text.split()))}"
         return
-    yield from ["Example::", ""]
+    yield from ["Example:", "", ".. code-block:: python", ""]
     for line in inspect.cleandoc(whole[1] if whole else text).split("\n"):
         yield f"    {line}"
 
