@@ -43,7 +43,7 @@ def test_the_notebook_trains_and_shows_the_report(tmp_path, monkeypatch):
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     source = str(Path(aggmatch.__file__).parents[1])
-    for name, value in {"PYTHONPATH": source, "STEPS": "20", "TMPDIR": str(tmp_path)}.items():
+    for name, value in {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "STEPS": "20", "TMPDIR": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     notebook = nbformat.read(ROOT / "examples/digits.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "stored without output"
