@@ -46,19 +46,21 @@ def convert(text: str, names: set[str]) -> Iterator[str]:
 
 
 def words(lines: list[str], names: set[str]) -> Iterator[str]:
-    """A paragraph; what it tells about parameters becomes a field list."""
+    """A paragraph; the descriptions of parameters in it become a definition list."""
     text = " ".join(line.strip() for line in lines)
     if not names:
         yield escape(text)
         return
     known = "|".join(sorted(map(re.escape, names)))
     start = re.compile(rf"(?:^|(?<=[.;] ))((?:{known})(?:, (?:{known}))*): ")
-    parts = start.split(text)
-    if parts[0]:
-        yield escape(parts[0])
+    lead, *parts = start.split(text)
+    if lead:
+        yield escape(lead)
+    if lead and parts:
         yield ""
-    for given, description in zip(parts[1::2], parts[2::2], strict=True):
-        yield f":param {given}: {escape(description.strip())}"
+    for given, description in zip(parts[::2], parts[1::2], strict=True):
+        yield ", ".join(f"``{name}``" for name in given.split(", "))
+        yield f"    {escape(description.strip())}"
 
 
 def example(text: str) -> Iterator[str]:

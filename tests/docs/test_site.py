@@ -38,13 +38,15 @@ def test_every_method_has_its_advice_and_the_measured_accuracy():
 CONVERT = runpy.run_path(str(ROOT / "docs/_ext/docstrings.py"))["convert"]
 
 
-def test_parameters_in_a_docstring_become_fields():
+def test_parameters_in_a_docstring_become_a_definition_list():
     text = "Do it.\n\nrun: its folder. steps, seed: numbers of\n    two lines. note: not a parameter."
     assert list(CONVERT(text, {"run", "steps", "seed"})) == [
         "Do it.",
         "",
-        ":param run: its folder.",
-        ":param steps, seed: numbers of two lines. note: not a parameter.",
+        "``run``",
+        "    its folder.",
+        "``steps``, ``seed``",
+        "    numbers of two lines. note: not a parameter.",
         "",
     ]
 
