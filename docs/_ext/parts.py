@@ -1,26 +1,20 @@
 """The directive `figure-table`: the registry of figures as a table, so that the page is never out of date."""
 
-import sys
-
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from aggmatch.report.figures import FIGURES
+from aggmatch.report.figures import describe, select
 
 
 class FigureTable(SphinxDirective):
-    """Every figure with the first sentence of its module and what it needs of a run."""
+    """Every figure with its description and what it needs of a run, in the order of the report."""
 
     def run(self) -> list[nodes.Node]:
         """Make the table."""
-        rows = [["--only", "what it draws", "needs"]]
-        for name in FIGURES.names():
-            figure = FIGURES.load(name)
-            described = (sys.modules[figure.draw.__module__].__doc__ or "").strip().splitlines()
-            rows.append([f"`{name}`", described[0] if described else "", figure.needs])
-        lines = [f"| {' | '.join(row)} |" for row in rows]
-        lines.insert(1, "|---" * len(rows[0]) + "|")
+        lines = ["| `--only` | chapter | what it draws | needs |", "|---|---|---|---|"]
+        for name, figure in select().items():
+            lines.append(f"| `{name}` | `{figure.chapter}` | {describe(name)} | {figure.needs} |")
         return self.parse_text_to_nodes("\n".join(lines))
 
 
