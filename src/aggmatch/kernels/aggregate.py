@@ -1,7 +1,7 @@
 """Aggregation over the subsets of a queue as one streaming kernel.
 
-The reference in PyTorch writes a (B, M, S) tensor of similarities and, for the class term, (B, M, S, Y) mixtures. Here a
-program holds a block of queries and loops over the slots of some subsets: matrix units compute the cosine, registers
+The reference in PyTorch writes a (B, M, S) tensor of similarities and, for the class term, (B, M, S, Y) mixtures. Here
+a program holds a block of queries and loops over the slots of some subsets: matrix units compute the cosine, registers
 hold the entropy of the mixtures and a running softmax per subset. Only sums of hypotheses and votes are written.
 
 Shape suffixes: B queries, P queries padded to whole blocks, Q slots, M subsets, S slots of a subset, D features, Y

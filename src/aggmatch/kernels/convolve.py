@@ -1,8 +1,8 @@
 """3×3 convolutions of few channels, whose plain products would leave most of a matrix unit idle.
 
-Each row of a matrix product computes two neighbouring pixels of the output. The four input pixels around such a pair are
-4K adjacent values in memory. Times a banded matrix (4K, 2N), they give what one row of taps adds to the 2N values of
-the pair. A program loops over the rows of some images: it loads each row of pixels once and adds to the output rows
+Each row of a matrix product computes two neighbouring pixels of the output. The four input pixels around such a pair
+are 4K adjacent values in memory. Times a banded matrix (4K, 2N), they give what one row of taps adds to the 2N values
+of the pair. A program loops over the rows of some images: it loads each row of pixels once and adds to the output rows
 above, at and below it.
 
 Tensors are (images, channels, H, W) with channels last. Suffixes: K channels in, padded to a power of 2; N channels

@@ -285,18 +285,8 @@ def finish_moments(part_2P1C: Tensor, rows: int, norm: torch.nn.BatchNorm2d) -> 
     parts, channels = part_2P1C.shape
     moments = Moments(*torch.empty(4, channels, device=part_2P1C.device))
     shape, grid = finish_shape(parts // 2, channels)
-    finish_moments_kernel[grid](
-        part_2P1C,
-        norm.weight,
-        norm.bias,
-        norm.running_mean,
-        norm.running_var,
-        *moments,
-        rows,
-        norm.momentum,
-        norm.eps,
-        **shape,
-    )
+    state = norm.weight, norm.bias, norm.running_mean, norm.running_var
+    finish_moments_kernel[grid](part_2P1C, *state, *moments, rows, norm.momentum, norm.eps, **shape)
     return moments
 
 

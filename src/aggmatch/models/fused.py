@@ -59,8 +59,7 @@ class Tape:
         self.network, self.learned = network, learned
         convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
         weights = [module.weight.detach().contiguous(memory_format=torch.channels_last) for module in convolutions]
-        kernels = cast(weights, dtype)
-        self.kernel = dict(zip(convolutions, kernels, strict=True))
+        self.kernel = dict(zip(convolutions, cast(weights, dtype), strict=True))
         self.normalized: dict[nn.Module, Normalized] = {}
         self.gradient: dict[Tensor, Tensor] = {}
         self.images = torch.empty(0)

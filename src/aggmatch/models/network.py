@@ -51,8 +51,7 @@ class Network(nn.Module):
 
     def __init__(self, backbone: nn.Module, classes: int, channels: int) -> None:
         super().__init__()
-        self.classes, self.channels = classes, channels
-        self.mixed = False
+        self.classes, self.channels, self.mixed = classes, channels, False
         self.target_only = "targets" in signature(backbone.forward).parameters
         self.backbone = backbone
         self.features = feature_width(backbone, channels, classes)
@@ -109,13 +108,14 @@ def feature_width(backbone: nn.Module, channels: int, classes: int, side: int = 
             f"size, set its attribute `features` to the width of its features."
         ) from error
     backbone.train(training)
-    return check_output(backbone, output, None, classes)[0].shape[1]
+    return check_output(backbone, output, 0, classes)[0].shape[1]
 
 
-def check_output(
-    backbone: nn.Module, output: object, features: int | None, classes: int
-) -> tuple[Tensor, Tensor | None]:
-    """Return a backbone's features and, if it has them, logits; raise an `AggMatchError` if the shapes are wrong."""
+def check_output(backbone: nn.Module, output: object, features: int, classes: int) -> tuple[Tensor, Tensor | None]:
+    """Return a backbone's features and, if it has them, logits; raise an `AggMatchError` if the shapes are wrong.
+
+    features: D, or 0 for any width. classes: Y.
+    """
     parts = output if isinstance(output, tuple) else (output,)
     # Of the shapes, only widths are compared: the batch size is symbolic while a model is exported.
     found = [part.shape[1] if isinstance(part, Tensor) and part.ndim == 2 else 0 for part in parts]

@@ -33,8 +33,5 @@ class SmallNet(nn.Module):
     def forward(self, x: Tensor, targets: int = 0) -> Tensor:
         """Return features (B, 4·width) of images (B, C, H, W); the last `targets` images get no gradient."""
         for layer in self.layers:
-            if isinstance(layer, nn.Conv2d):
-                x = convolve(layer, x, targets)
-            else:
-                x = leaky_relu(layer(x, targets))
+            x = convolve(layer, x, targets) if isinstance(layer, nn.Conv2d) else leaky_relu(layer(x, targets))
         return x.mean((2, 3))

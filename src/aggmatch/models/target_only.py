@@ -53,9 +53,8 @@ class SharedStatistics(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, learned: int) -> Tensor:
         """Normalise by the statistics of the batch, and update the running statistics."""
-        assert norm.momentum is not None
         y, mean, inverse = torch.native_batch_norm(
-            x, weight, bias, norm.running_mean, norm.running_var, True, norm.momentum, norm.eps
+            x, weight, bias, norm.running_mean, norm.running_var, True, norm.momentum or 0.0, norm.eps
         )
         ctx.save_for_backward(x[:learned], weight, mean, inverse)
         ctx.eps, ctx.learned, ctx.batch = norm.eps, learned, len(x)
