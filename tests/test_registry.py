@@ -135,8 +135,8 @@ def test_a_file_that_raises_is_named_and_runs_again_next_time(written):
         COLOURS.load(f"{file}:green")
     assert sys.path == before
     assert set(sys.modules) == modules
-    file.write_text("def green(): return 'mended'")
-    assert COLOURS.load(f"{file}:green")() == "mended"
+    file.write_text("def green(): return 'fixed'")
+    assert COLOURS.load(f"{file}:green")() == "fixed"
 
 
 @pytest.mark.parametrize("name", ["nowhere.py:green", "nowhere_at_all:green", "json:green"])
@@ -178,7 +178,7 @@ def test_short_names_have_no_folders():
 # Code named by a run folder --------------------------------------------------------------------------------------
 
 
-def test_code_that_the_caller_has_not_named_is_refused_and_not_imported(written, tmp_path):
+def test_code_that_the_caller_has_not_named_raises_and_is_not_imported(written, tmp_path):
     file = written(f"open({str(tmp_path / 'was_run')!r}, 'w')\nclass Evil: pass")
     with pytest.raises(AggMatchError, match=r"some/run.*parts\.py:Evil.*--allow-code"):
         refuse_code(["fixmatch", f"{file}:Evil"], ["fixmatch"], "some/run")
@@ -194,7 +194,7 @@ def test_allowed_code_is_the_same_file_however_it_is_spelled(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("name", ["a.py:Other", "b.py:B", "a:B", "module:B"])
-def test_other_code_than_the_allowed_is_refused(name, tmp_path, monkeypatch):
+def test_code_other_than_the_allowed_raises(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AggMatchError, match=name):
         refuse_code([name], ["a.py:B"], "a run")
@@ -243,7 +243,7 @@ def test_a_method_of_an_installed_package_trains(installed, toy_state):
     assert type(state.method).__name__ == "Mine"
 
 
-def test_an_installed_method_that_is_none_is_named(installed):
+def test_an_installed_object_that_is_no_method_is_named(installed):
     installed("mine = 3", "x_methods", "[aggmatch.methods]\nmine = x_methods:mine\n")
     with pytest.raises(AggMatchError, match=r"method 'mine'.*aggmatch\.Method"):
         load_method("mine")

@@ -37,7 +37,7 @@ def test_the_loss_equals_the_definition(trained):
     assert result.pseudo.weight.tolist() == [1.0] * len(first)
 
 
-def test_the_second_view_alone_is_pulled_towards_the_first(trained):
+def test_only_the_second_view_is_pulled_towards_the_first(trained):
     state, batch = trained
     method = PiModel(Config(unlabeled_weight=20.0, ramp=0.4), state.method.problem)
     target, probs = (probabilities(state.online, x) for x in batch.unlabeled)
@@ -79,7 +79,7 @@ def test_the_network_learns_from_unlabelled_images_alone(trained):
     assert all(parameter.grad.abs().sum() > 0 for parameter in state.online.parameters())
 
 
-def test_equal_views_have_nothing_to_teach(trained):
+def test_equal_views_give_no_gradient(trained):
     state, batch = trained
     result = state.method.step(replace(batch, unlabeled=batch.unlabeled[:1] * 2), state.online, state.average)
     assert result.parts["loss_unlabeled"].item() == pytest.approx(0, abs=1e-10)

@@ -46,7 +46,7 @@ def test_the_loss_equals_the_definition(trained):
     assert result.pseudo.target.tolist() == unlabeled.argmax(-1).tolist()
 
 
-def test_every_confident_image_teaches_and_no_other(trained):
+def test_only_confident_images_have_a_gradient(trained):
     state, batch = trained
     threshold = median_confidence(state, batch)
     method = PseudoLabel(Config(threshold=threshold, unlabeled_weight=2.0, ramp=0.4), state.method.problem)
@@ -87,7 +87,7 @@ def test_the_network_learns_from_unlabelled_images_alone(trained):
     assert all(parameter.grad.abs().sum() > 0 for parameter in state.online.parameters())
 
 
-def test_with_nothing_confident_only_the_labels_teach(trained):
+def test_without_confident_images_only_labels_count(trained):
     state, batch = trained
     method = PseudoLabel(Config(threshold=1.0, ramp=0.0), state.method.problem)
     result = method.step(batch, state.online, state.average)

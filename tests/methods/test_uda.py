@@ -52,7 +52,7 @@ def test_the_loss_equals_the_definition(toy_state):
 
 
 @pytest.mark.parametrize("schedule", ["linear", "log", "exp"])
-def test_annealing_leaves_out_the_labelled_images_that_are_already_learnt(toy_state, schedule):
+def test_annealing_leaves_out_labelled_images_that_are_already_learned(toy_state, schedule):
     state = train(toy_state("uda", method__annealing=schedule, method__unlabeled_weight=0.0), 8)
     batch = state.make_batch(*state.draw_indices())
     labeled, _, _ = predict(state, batch)
@@ -103,7 +103,7 @@ def test_without_annealing_even_a_certain_image_counts(toy_state):
     assert result.loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_with_every_label_learnt_the_unlabelled_loss_alone_teaches_the_whole_network(toy_state):
+def test_with_every_label_learned_the_unlabelled_loss_alone_reaches_the_whole_network(toy_state):
     state = train(toy_state("uda"), 25)
     method = UDA(Config(annealing="linear", threshold=0.0), state.method.problem)
     batch = replace(state.make_batch(*state.draw_indices()), progress=torch.zeros(()))
@@ -116,7 +116,7 @@ def test_with_every_label_learnt_the_unlabelled_loss_alone_teaches_the_whole_net
     assert all(parameter.grad.abs().max() > 1e-6 for parameter in state.online.parameters())
 
 
-def test_with_nothing_confident_only_the_labels_teach(toy_state):
+def test_without_confident_images_only_labels_count(toy_state):
     state = toy_state("uda", method__threshold=1.0)
     result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
     assert result.parts["loss_unlabeled"].item() == 0
@@ -132,7 +132,7 @@ def test_equal_views_cost_nothing_unless_the_target_is_sharpened(toy_state):
         assert (abs(result.parts["loss_unlabeled"].item()) > 1e-5) == costs
 
 
-def test_predictions_teach_through_the_strong_view_only(toy_state):
+def test_gradients_go_through_the_strong_view_only(toy_state):
     state = toy_state("uda", method__threshold=0.0)
     batch = state.make_batch(*state.draw_indices())
     captured = {}
