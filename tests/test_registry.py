@@ -1,7 +1,7 @@
 """Open registries: parts of this package, of files, of modules and of installed packages."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ COLOURS: Registry[Any] = Registry(
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch) -> Callable[..., Path]:
+def written(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """Writes a Python file; modules that tests import from it are forgotten afterwards."""
     before = set(sys.modules)
 

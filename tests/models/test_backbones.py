@@ -110,7 +110,7 @@ def test_a_plain_module_gives_feature_and_logits(name, features):
 def test_logits_are_those_of_the_module_or_else_of_the_classifier():
     own, classified = build("Plain"), build("FeatureAlone")
     output = own(IMAGES)
-    torch.testing.assert_close(output.logits, own.backbone.output(output.feature))
+    torch.testing.assert_close(output.logits, own.get_submodule("backbone.output")(output.feature))
     output = classified(IMAGES)
     torch.testing.assert_close(output.logits, classified.classifier(output.feature))
 
