@@ -1,4 +1,4 @@
-"""The one place that puts a network and a method together from settings."""
+"""The only place that builds a network and a method from settings."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from aggmatch.settings import RunSettings
 def build_modules(
     settings: RunSettings, *, channels: int, classes: int, labels: int, images: int, mixed: bool = False
 ) -> tuple[Method[Any], Network]:
-    """Make a run's method and its network with new random weights, drawn from torch's global generator.
+    """Return a run's method and its network with new random weights, drawn from torch's global generator.
 
-    channels: of the images. classes: Y. labels, images: numbers of labelled and of all training images.
-    mixed: whether the network computes in bfloat16.
+    channels: C of the images. classes: Y. labels: number of labelled images. images: number of training images, the
+    labelled ones included. mixed: whether the network computes in bfloat16.
 
     Example: `build_modules(resolve({}), channels=1, classes=10, labels=40, images=1437)`.
     """

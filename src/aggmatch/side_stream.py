@@ -1,4 +1,4 @@
-"""Two pieces of a step at the same time: on a CUDA device, work on a stream of its own."""
+"""A side stream: on a CUDA device, two pieces of a step run at the same time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,35 +7,38 @@ from functools import cache
 import torch
 
 
-class Beside:
-    """Work that was begun and may still run; `join` before using its results."""
+class SideWork:
+    """Work that was started on a side stream. Call `join` before you use its results."""
 
     def __init__(self, stream: torch.cuda.Stream | None) -> None:
         self.stream = stream
 
     def join(self) -> None:
-        """Let what follows wait for the work."""
+        """Make the current stream wait for the work; the host does not wait."""
         if self.stream is not None:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
 
 
 @contextmanager
-def beside(device: torch.device) -> Iterator[Beside]:
-    """What is called within runs beside what is called after it, until `join`; on a CPU it simply runs.
+def side_stream(device: torch.device) -> Iterator[SideWork]:
+    """Run the block on a side stream, in parallel with the code after it, until `join`. On a CPU it just runs.
 
-    Small kernels of one fill the gaps of the other. The stream waits for all earlier work, so memory that the step
-    before has freed is not written too early; for the same reason, what is read within must not be freed before `join`.
+    Small kernels of one stream fill the gaps of the other. The side stream first waits for all earlier work, so it does
+    not write early to memory that the previous step has freed. For the same reason, do not free tensors that the block
+    reads before `join`.
+
+    Example: `with side_stream(x.device) as work: y = f(x)`, then `z = g(x)`, `work.join()` and `y + z`.
     """
     if device.type != "cuda":
-        yield Beside(None)
+        yield SideWork(None)
         return
-    stream = side_stream(device)
+    stream = stream_of(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
-        yield Beside(stream)
+        yield SideWork(stream)
 
 
 @cache
-def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """The one side stream of a device: the allocator keeps memory apart for each."""
+def stream_of(device: torch.device) -> torch.cuda.Stream:
+    """Return the one side stream of a device. There is only one because the allocator keeps a pool for each stream."""
     return torch.cuda.Stream(device)

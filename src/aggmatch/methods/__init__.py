@@ -1,4 +1,4 @@
-"""Methods by name: one module or package here per method, a file of your own, or an installed package."""
+"""Methods by name: built-in (one module or package here each), from a file, or from an installed package."""
 
 import pkgutil
 from functools import cache
@@ -12,7 +12,7 @@ __all__ = ["METHODS", "Batch", "Method", "Problem", "StepResult", "Views", "forw
 
 @cache
 def builtin_methods() -> dict[str, str]:
-    """The methods of this package: every module but `base`, which announces its class as `METHOD`."""
+    """Return name → `module:METHOD` for each module here but `base`."""
     names = (module.name for module in pkgutil.iter_modules(__path__) if module.name != "base")
     return {name: f"{__name__}.{name}:METHOD" for name in names}
 
@@ -24,11 +24,13 @@ METHODS: Registry[type[Method[Any]]] = Registry(
     accepts=lambda part: isinstance(part, type) and issubclass(part, Method),
     wanted="a subclass of aggmatch.Method",
 )
-"""Every method that can be named."""
+"""All methods that have a name."""
 
 
 def load_method(name: str) -> type[Method[Any]]:
-    """Return the class of a method by its name, such as `fixmatch` or `my_method.py:Mine`.
+    """Return the class of a method.
+
+    name: `fixmatch`, or another of `aggmatch list methods`; `path/to/file.py:Name`; or `module:Name`.
 
     Example: `load_method("fixmatch").reference`.
     """

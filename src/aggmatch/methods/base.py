@@ -1,4 +1,7 @@
-"""What a method is: it names the views it wants and turns a batch of them into a loss."""
+"""The interface of a method: it names the views it needs and turns a batch of them into a loss.
+
+To write a method, subclass `Method`, set `config_type` and `views`, and define `step`. Everything else is optional.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +17,10 @@ from aggmatch.models import Network, Output
 
 @dataclass(frozen=True, kw_only=True)
 class Views:
-    """Names of the views a method wants of each labelled and each unlabelled image, in order; see `augment`."""
+    """Names of the views that a method needs of each image, in order; see `aggmatch list views`.
+
+    A name may occur twice: the two views are drawn independently. Example: `Views(unlabeled=("weak", "strong"))`.
+    """
 
     labeled: tuple[str, ...] = ("weak",)
     unlabeled: tuple[str, ...] = ()
@@ -22,9 +28,10 @@ class Views:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What a method may know of the task when it is made."""
+    """What a method knows about the task when it is built."""
 
     classes: int
+    """Y, number of classes."""
     features: int
     """D, width of the network's feature."""
     labels: int
@@ -32,83 +39,94 @@ class Problem:
     images: int
     """Number of training images, the labelled ones included."""
     mixed: bool = False
-    """Whether the network computes in bf16, so that no more is worth keeping of its features."""
+    """Whether the network computes in bfloat16; features then need not be stored in a wider type."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """One step's images, on the training device. True labels of unlabelled images are not among them."""
+    """The images of one step, on the training device. It does not hold the true labels of unlabelled images."""
 
     labeled: tuple[Tensor, ...]
-    """Views of the labelled images, each (B, C, H, W) uint8."""
+    """One tensor for each of `views.labeled`, (B, C, H, W) uint8."""
     labels: Tensor
-    """Their given labels, (B,)."""
+    """Given labels of the labelled images, (B,) int64."""
     labeled_index: Tensor
-    """Their indices in the training set, (B,)."""
+    """Positions of the labelled images in the training set, (B,) int64."""
     unlabeled: tuple[Tensor, ...]
-    """Views of the unlabelled images, each (µB, C, H, W) uint8; empty where the method wants none."""
+    """One tensor for each of `views.unlabeled`, (µB, C, H, W) uint8."""
     unlabeled_index: Tensor
-    """Their indices in the training set, (µB,)."""
+    """Positions of the unlabelled images in the training set, (µB,) int64."""
     progress: Tensor
-    """Share of the steps that is done, in [0, 1), a 0-d tensor: ramps read it."""
+    """Share of the steps done so far, in [0, 1), a 0-d tensor. Ramps use it."""
     generator: torch.Generator
-    """The only source of randomness of a step."""
+    """Source of all random numbers of a step, on the training device."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step computed. Everything stays on the device."""
+    """What a step computed. All tensors stay on the device."""
 
     loss: Tensor
-    """0-d, to be minimised."""
+    """The value to minimise, 0-d."""
     parts: Mapping[str, Tensor] = field(default_factory=dict)
-    """0-d tensors for the log, detached."""
+    """Name in the log → 0-d tensor. They are detached here, so a method need not do it."""
     pseudo: PseudoLabels | None = None
-    """Pseudo labels of the unlabelled batch, which the loop compares with the truth where that is known."""
+    """Pseudo labels of the unlabelled batch. The trainer compares them with the true labels, where these are known."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", {name: part.detach() for name, part in self.parts.items()})
+
+
+# Explanations of pseudo labels, for the report. Shapes: B images, Q slots of the memory, D features, Y classes -------
 
 
 class Attention(NamedTuple):
-    """How much every stored example counts for every query."""
+    """How much each stored example contributes to each refined prediction."""
 
     share: Mapping[str, Tensor]
-    """By term of the similarity, and under `all` with all terms: (B, Q), rows summing to 1."""
+    """Name of a term of the similarity → the shares by that term alone, (B, Q). The entry `all` has the shares by all
+    terms together: p̄ = Σ share · probs. Each row sums to 1, or is 0 if the memory is empty."""
     term: Mapping[str, Tensor]
-    """The terms of the similarity themselves, (B, Q)."""
+    """Name of a term of the similarity → its values, (B, Q)."""
 
 
 class Examples(NamedTuple):
-    """The stored examples, Q of them; empty slots are not filled."""
+    """The slots of a memory, empty ones included."""
 
     probs: Tensor
-    """Class distributions they hold, (Q, Y)."""
+    """Class distribution in each slot, (Q, Y)."""
     label: Tensor
-    """The class under which each is stored, (Q,)."""
+    """The class under which each slot is stored, (Q,)."""
     source: Tensor
-    """The training image each came from, (Q,); −1 if unknown."""
+    """Position in the training set of the image in each slot, (Q,); −1 in an empty slot."""
     given: Tensor
-    """Whether that image carries a given label, (Q,)."""
+    """Whether that image has a given label, (Q,) bool."""
     filled: int
-    """Number of filled slots."""
+    """Number of slots that are not empty."""
 
 
 class Explainer(Protocol):
-    """Tells where the pseudo labels of a method come from. Asked twice, it answers the same."""
+    """Explains pseudo labels by stored examples. The same question always gets the same answer.
+
+    `Method.explainer` returns one for the memory of a snapshot; the report and `aggmatch explain` call it without
+    gradients. features (B, D) and probs (B, Y) are the network's output for B images.
+    """
 
     refines: bool
-    """Whether the refined distribution is the method's pseudo label; otherwise the network's own prediction is."""
+    """Whether the refined distribution is the method's pseudo label. If not, the network's own prediction is."""
     subsets: int
-    """Number of voters, those without an example included."""
+    """Number of subsets of the memory, empty ones included."""
     voters: int
-    """Number of voters that have an example."""
+    """Number of subsets that hold an example, and so vote."""
 
     def refine(self, feature_BD: Tensor, probs_BY: Tensor) -> Aggregate:
-        """Refine predictions by the stored examples."""
+        """Return predictions refined by the stored examples, and the votes of the subsets."""
 
     def attention(self, feature_BD: Tensor, probs_BY: Tensor) -> Attention:
-        """How much every stored example counts; takes B × Q memory."""
+        """Return the contribution of each stored example. Takes B × Q memory: call it with few images at a time."""
 
     def examples(self) -> Examples:
-        """The stored examples."""
+        """Return the stored examples."""
 
 
 C = TypeVar("C", bound=Settings)
@@ -117,75 +135,103 @@ C = TypeVar("C", bound=Settings)
 class Method(nn.Module, Generic[C]):
     """A way to learn from labelled and unlabelled images.
 
-    A method is one file with a `Config` and a subclass of this; the file's name is its name on the command line. What
-    it remembers between steps (queues, running statistics) are persistent buffers, so checkpoints need no code of it.
+    State that a method keeps between steps (queues, running statistics) belongs in persistent buffers: checkpoints,
+    resuming and moves between devices then need no further code. The first line of the class docstring is the
+    description in `aggmatch list methods`. C is the type of `config`.
+
+    Order of calls: `__init__` and `build_head` once; `refresh` and `step` for each step; `status` on log steps;
+    `prepare`, then `predict`, for each evaluation. Example::
+
+        class Mine(Method[Config]):
+            config_type = Config
+            views = Views(unlabeled=("weak", "strong"))
+
+            def step(self, batch, online, average):
+                weak_view, strong_view = batch.unlabeled
+                labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
+                loss_labeled = F.cross_entropy(labeled.logits, batch.labels)
+                loss = loss_labeled + F.cross_entropy(strong.logits, weak.logits.argmax(-1))
+                return StepResult(loss, {"loss_labeled": loss_labeled})
     """
 
     config_type: ClassVar[type[Settings]] = Settings
-    """Section `method` of the configuration."""
+    """Dataclass of the method's settings, the section `method` of the configuration."""
     reference: ClassVar[str] = ""
-    """The paper it is from."""
+    """The paper: authors, title, year."""
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """Dotted settings that the method prefers to the common recipe, such as its ratio of unlabelled images."""
+    """Dotted key → value, where the method prefers other settings than the recipe: `{"train.unlabeled_ratio": 1}`."""
     balanced: ClassVar[bool] = False
-    """Whether every labelled batch must hold equally many images of each class."""
+    """Whether each labelled batch must hold equally many images of every class."""
     predictor: ClassVar[tuple[str, ...]] = ()
-    """Names of the buffers that `predict` needs; they are saved with the model."""
+    """Names of the buffers that `predict` uses. They are saved with the trained model; other buffers are not."""
     watched: ClassVar[str] = "loss_labeled"
-    """Name of the part of a step's loss that falls while the method learns."""
+    """Name in `StepResult.parts` of a loss that falls while the method learns."""
     untrained: ClassVar[tuple[str, ...]] = ()
-    """Modules of the network that the method has no use for: its loss does not reach them."""
+    """Names of the network's modules that the loss does not reach, such as `classifier`."""
     baseline: ClassVar[bool] = False
-    """Whether it learns from the labels alone, so that others should be better."""
+    """Whether the method uses labelled images alone. Reports compare the other methods with it."""
     explains: ClassVar[bool] = False
-    """Whether `explainer` has something to tell about a pseudo label."""
+    """Whether `explainer` returns an explainer, so that the report shows where pseudo labels come from."""
 
     views: Views = Views()
+    """The views in each batch. Set it in `__init__` if it depends on the settings."""
     average_statistics: Literal["copied", "own"] = "copied"
-    """BatchNorm statistics of the averaged network: those of the online one, or its own where the method runs it."""
+    """BatchNorm statistics of the averaged network: copies of the online network's, or `own` if `step` runs the
+    averaged network in training mode, which then updates its own."""
 
     def __init__(self, config: C, problem: Problem) -> None:
         super().__init__()
         self.config, self.problem = config, problem
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
-        """The loss of one batch. No host reads: a step must be able to run as a captured graph."""
+        """Return the loss of one batch.
+
+        online: the network that is trained. average: the running average of its weights. Both are in training mode.
+        A step runs as a captured CUDA graph: it must not read values on the host (`.item()`, `if tensor:`), and shapes
+        must not depend on values. Update buffers in place.
+        """
         raise TypeError(f"{type(self).__name__} does not define step().")
 
     def build_head(self) -> nn.Module:
-        """The module that becomes `network.head` in the online and the averaged network."""
+        """Return a module with weights of the method's own. It becomes `head` of both networks and is trained."""
         return nn.Identity()
 
     def refresh(self, step: int) -> None:
-        """Work between steps, done every now and then on the host (such as clustering); called before every step."""
+        """Work outside the captured graph, such as clustering. Called before each step; `step` counts from 0."""
 
     def prepare(self, network: Network, labeled: Tensor, labels: Tensor) -> None:
-        """Get ready to predict with a network: all labelled images (n, C, H, W) and their given labels (n,)."""
+        """Update what `predict` needs of all labelled images, (n, C, H, W) uint8, and their given labels, (n,)."""
 
     def predict(self, network: Network, images: Tensor) -> Tensor:
-        """Class probabilities of uint8 images, (B, Y); the one path by which every method is evaluated."""
+        """Return class probabilities, (B, Y), of images (B, C, H, W) uint8; `network` is in evaluation mode."""
         probs: Tensor = network(images).logits.softmax(-1)
         return probs
 
     def explainer(self) -> Explainer | None:
-        """What tells reports where pseudo labels come from; None if the method has no more than the prediction."""
+        """Return what explains pseudo labels by the current memory; None unless `explains`."""
         return None
 
     @classmethod
     def memory_slots(cls, config: C, classes: int) -> list[int]:
-        """The slots of each ring of a memory whose fill `status` logs as `queue_fill`; empty without a memory."""
+        """Return the capacity of each part of the method's memory, such as `[2048] * classes` for a queue per class.
+
+        A method with a memory also returns the number of filled slots of each part from `status`, as `queue_fill`;
+        the report draws both. Empty for a method without a memory.
+        """
         return []
 
     def status(self) -> dict[str, Tensor]:
-        """Further tensors for the log, asked for on log steps only."""
+        """Return further values for the log: name → tensor, 0-d or (n,). Called on log steps only."""
         return {}
 
 
 def forward_together(network: Network, *batches: Tensor, targets: Tensor | None = None) -> list[Output]:
-    """One forward pass over several batches, so that BatchNorm sees them together.
+    """Return the outputs of several batches from one forward pass, so that BatchNorm normalises them together.
 
-    `targets`, if any, come last: images of which only targets are wanted. They take part in BatchNorm's statistics, so
-    the forward pass is as if all learnt, but have no backward pass, which spares almost half of it.
+    batches: images, each (B, C, H, W). targets: target-only images, whose output comes last. They count in BatchNorm's
+    statistics but get no backward pass, which saves almost half of it if they are half of the images.
+
+    Example: `labeled, strong, weak = forward_together(online, labeled_view, strong_view, targets=weak_view)`.
     """
     parts = batches if targets is None else (*batches, targets)
     return network(torch.cat(parts), targets=0 if targets is None else len(targets)).split(list(map(len, parts)))

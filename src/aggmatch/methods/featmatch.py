@@ -1,11 +1,10 @@
-"""FeatMatch: features are refined by attention over prototypes of every class, and both kinds are to agree.
+"""FeatMatch: attention over class prototypes refines features, and raw features learn the refined predictions.
 
 Shape suffixes: B samples, N recorded features, D their width, Y classes, K groups of a class, P = Y·K prototypes.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -23,55 +22,55 @@ class Config(Settings):
     """Section `method` of FeatMatch."""
 
     strong_views: Count = 8
-    """Strong views of each image, labelled or not, besides its weak one."""
+    """Strong views of each image, labelled or not, in addition to its weak view."""
     heads: Count = 4
-    """Heads of the attention."""
+    """Number of attention heads."""
     dropout: Annotated[float, Range(0, 0.9)] = 0.1
-    """Share of the attention weights that are dropped in training."""
+    """Share of the attention weights that dropout sets to 0 in training."""
     labeled_prototypes: Count = 10
-    """Prototypes of a class from labelled images: their mean feature, the others clusters."""
+    """Prototypes of a class from labelled images: one is their mean feature, the others are cluster means."""
     unlabeled_prototypes: Count = 10
-    """Prototypes of a class from unlabelled images predicted to be of it: their mean feature, the others clusters."""
+    """The same from unlabelled images that are predicted to be of the class."""
     warmup: Natural = 3000
     """Steps without prototypes."""
     refresh_every: Count = 500
-    """Steps between two clusterings; the first is made at the first multiple of this from `warmup` on."""
+    """Steps between two clusterings. The first one is at the first multiple of this that is at least `warmup`."""
     recorded: Count = 16384
-    """Most features of unlabelled images, recorded since the last clustering, that the next one is made of."""
+    """Largest number of features of unlabelled images to record for the next clustering."""
     iterations: Count = 20
-    """Iterations of k-means."""
+    """Number of k-means iterations."""
     threshold: Fraction = 0.5
-    """Probability that a recorded prediction must exceed to take part; halved while any class has too few."""
+    """A recorded feature is used if its predicted probability exceeds this; halved while a class has too few."""
     halvings: Natural = 4
-    """Times that `threshold` is halved before unlabelled images are left out."""
+    """How often `threshold` is halved before unlabelled images are left out."""
     sharpening: Positive = 0.75
     """T: temperature that sharpens a pseudo label."""
     alpha: Positive = 0.75
-    """α: of the Beta distribution of a batch's share of a mix; a small α mixes little."""
+    """α: parameter of the Beta distribution of the mixing share of a batch. A small α mixes little."""
     refined_weight: NonNegative = 0.5
     """λ_g: weight of the unlabelled loss of refined features after the ramp."""
     raw_weight: NonNegative = 2.0
-    """λ_f: weight of the unlabelled loss of features as they are after the ramp; off while there are no prototypes."""
+    """λ_f: weight of the unlabelled loss of raw features after the ramp; 0 while there are no prototypes."""
     ramp: Fraction = 0.4
     """Share of the steps over which the weight of the unlabelled losses grows linearly from 0."""
 
 
 class FeatMatch(Method[Config]):
-    """Features refined by attention over class prototypes give the pseudo labels of mixed strong views."""
+    """Predictions from features refined by attention over class prototypes are the targets of mixed views."""
 
     config_type = Config
     reference = "Kuo et al., FeatMatch: Feature-Based Augmentation for Semi-Supervised Learning, 2020"
-    defaults: ClassVar[Mapping[str, Any]] = {"train.unlabeled_ratio": 2}
+    defaults = {"train.unlabeled_ratio": 2}
     predictor = ("prototype", "filled")
 
     prototype: Tensor  # (P, D), class by class
-    filled: Tensor  # (P,) whether it is one; none is before the first clustering
+    filled: Tensor  # (P,) whether there is a prototype; all False before the first clustering
 
     def __init__(self, config: Config, problem: Problem) -> None:
         super().__init__(config, problem)
         names = ("weak", *["strong"] * config.strong_views)
         self.views = Views(labeled=names, unlabeled=names)
-        # Batches run through the labelled images in epochs: the newest 2n of n images have each of them in it.
+        # Batches go through the n labelled images in epochs, so the newest 2n features include every image.
         self.labeled = Records(2 * problem.labels, problem.features)
         self.unlabeled = Records(config.recorded, problem.features)
         self.per_class = config.labeled_prototypes + config.unlabeled_prototypes
@@ -79,15 +78,15 @@ class FeatMatch(Method[Config]):
         self.register_buffer("filled", torch.zeros(problem.classes * self.per_class, dtype=torch.bool))
 
     def build_head(self) -> PrototypeAttention:
-        """The attention over prototypes."""
+        """Return the attention over prototypes."""
         return PrototypeAttention(self.problem.features, self.config.heads, self.config.dropout)
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y′, p_g(x′)) + ramp · (λ_g · mean CE(q′, p_g(u′)) + λ_f · mean CE(q′, p_f(u′))).
 
-        q = sharpen(p_g(α(u)));   p_f and p_g: one classifier on the feature f and on the refined one, g
+        q = sharpen(p_g(α(u)));   p_f and p_g: the same classifier on the feature f and on the refined feature g
         (x′, y′) and (u′, q′) are parts of λ·w + (1 − λ)·permuted w,   w = all views of x with y and of u with q,
-        λ = max(b, 1 − b),   b ~ Beta(α, α), one for the batch.   Before the first clustering g = f and λ_f = 0.
+        λ = max(b, 1 − b),   b ~ Beta(α, α), one b per batch.   Before the first clustering g = f and λ_f = 0.
         """
         with torch.no_grad():
             probs_BY = self.guess(batch, online)
@@ -103,26 +102,26 @@ class FeatMatch(Method[Config]):
         loss = loss_labeled + linear_ramp(batch.progress, self.config.ramp) * loss_unlabeled
         confidence_B, class_B = probs_BY.max(-1)
         parts = {
-            "loss_labeled": loss_labeled.detach(),
-            "loss_unlabeled": loss_unlabeled.detach(),
-            "loss_refined": loss_refined.detach(),
-            "loss_raw": loss_raw.detach(),
+            "loss_labeled": loss_labeled,
+            "loss_unlabeled": loss_unlabeled,
+            "loss_refined": loss_refined,
+            "loss_raw": loss_raw,
             "confidence": confidence_B.mean(),
         }
         return StepResult(loss, parts, PseudoLabels(class_B, torch.ones_like(confidence_B)))
 
     @property
     def ready(self) -> Tensor:
-        """Whether there are prototypes yet, 0-d bool."""
+        """Whether there are prototypes, 0-d bool."""
         return self.filled.any()
 
     def refine(self, network: Network, feature_BD: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Features after the attention, or as they are before the first clustering, (B, D)."""
-        # No branch: the step is captured once, before the first clustering, and replayed after it.
+        """Return the features after attention, (B, D); before the first clustering, the features themselves."""
+        # No `if`: the step is captured once, before the first clustering, and replayed after it.
         return torch.where(self.ready, network.head(feature_BD, self.prototype, self.filled, generator), feature_BD)
 
     def guess(self, batch: Batch, online: Network) -> Tensor:
-        """Predictions for the weak views of the unlabelled images, (µB, Y); records the features of all weak views."""
+        """Return predictions on the weak views of unlabelled images, (µB, Y), and record features of all weak views."""
         labeled, unlabeled = forward_together(online, batch.labeled[0], batch.unlabeled[0])
         probs_BY = online.classifier(self.refine(online, unlabeled.feature, batch.generator)).softmax(-1)
         confidence_B, class_B = probs_BY.max(-1)
@@ -131,7 +130,7 @@ class FeatMatch(Method[Config]):
         return probs_BY
 
     def mix(self, batch: Batch, probs_BY: Tensor) -> tuple[Tensor, Tensor]:
-        """All views, the labelled ones first, and their targets, each mixed with another one of either kind."""
+        """Return all views, labelled ones first, and their targets, each mixed with another view, labelled or not."""
         images = torch.cat([*batch.labeled, *batch.unlabeled]).float()
         given_BY = one_hot(batch.labels, self.problem.classes).float()
         guessed_BY = sharpen(probs_BY, self.config.sharpening)
@@ -140,13 +139,13 @@ class FeatMatch(Method[Config]):
         return mixup(images, partner_B, share_B), mixup(target_BY, partner_B, share_B)
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A permutation and one λ for all, both (count,)."""
+        """Return a permutation, and one λ repeated for all, both (count,)."""
         partner_B = torch.rand(count, generator=generator, device=generator.device).argsort()
         return partner_B, beta_shares(1, self.config.alpha, generator).expand(count)
 
     @torch.no_grad()
     def refresh(self, step: int) -> None:
-        """Every `refresh_every` steps, cluster the recorded features, unless still warming up, and record anew."""
+        """Every `refresh_every` steps, cluster the recorded features, except in the warm-up, and clear the records."""
         if step % self.config.refresh_every:
             return
         if step >= self.config.warmup:
@@ -154,7 +153,7 @@ class FeatMatch(Method[Config]):
         self.unlabeled.clear()
 
     def cluster(self, generator: torch.Generator) -> None:
-        """Make the prototypes of the recorded features, in place."""
+        """Compute new prototypes from the recorded features, in place."""
         settings, classes = self.config, self.problem.classes
         labeled_YN = one_hot(self.labeled.label, classes).T
         unlabeled_YN = one_hot(self.unlabeled.label, classes).T
@@ -170,9 +169,10 @@ class FeatMatch(Method[Config]):
         self.filled.copy_(torch.cat(filled, dim=1).flatten())
 
     def confident(self, member_YN: Tensor, confidence_N: Tensor) -> Tensor:
-        """Features above the first halved threshold that leaves every class more than it has prototypes, (N,) bool.
+        """Return which features exceed the threshold, (N,) bool.
 
-        None of them where even the lowest threshold leaves a class too few.
+        The threshold is the first in τ, τ/2, τ/4, ... that gives each class more features than prototypes. If none
+        does, no feature is used.
         """
         halving_T = torch.arange(self.config.halvings + 1, device=confidence_N.device)
         above_TN = confidence_N > (self.config.threshold * 0.5**halving_T)[:, None]
@@ -181,19 +181,19 @@ class FeatMatch(Method[Config]):
         return (first_T[:, None] & above_TN).any(0)
 
     def predict(self, network: Network, images: Tensor) -> Tensor:
-        """Class probabilities from the refined features, (B, Y)."""
+        """Return class probabilities from the refined features, (B, Y)."""
         return network.classifier(self.refine(network, network(images).feature)).softmax(-1)
 
     def status(self) -> dict[str, Tensor]:
-        """Number of prototypes."""
+        """Return the number of prototypes."""
         return {"prototypes": self.filled.sum()}
 
 
 class Records(nn.Module):
-    """The newest features with their classes, in a ring of persistent buffers."""
+    """A ring buffer of the newest features with their classes."""
 
     feature: Tensor  # (N, D)
-    label: Tensor  # (N,), −1 where nothing is recorded
+    label: Tensor  # (N,), −1 in an empty slot
     confidence: Tensor  # (N,) probability of the label
     position: Tensor  # next slot to write, 0-d
 
@@ -206,7 +206,7 @@ class Records(nn.Module):
         self.register_buffer("position", torch.zeros((), dtype=torch.long))
 
     def write(self, feature_BD: Tensor, label_B: Tensor, confidence_B: Tensor) -> None:
-        """Record a batch over the oldest slots; of one larger than the ring, its end."""
+        """Write a batch over the oldest slots; of a batch larger than the ring, only the last part."""
         count = min(len(feature_BD), self.slots)
         slot_B = (self.position + torch.arange(count, device=self.position.device)) % self.slots
         self.feature[slot_B] = feature_BD[-count:]
@@ -215,7 +215,7 @@ class Records(nn.Module):
         self.position.copy_((self.position + count) % self.slots)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Mark all slots as empty."""
         self.label.fill_(-1)
 
 
@@ -225,9 +225,9 @@ class Records(nn.Module):
 def group_means(
     feature_ND: Tensor, member_YN: Tensor, count: int, iterations: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Mean feature of every class, then those of count − 1 clusters of it: (Y, K, D), and which have members, (Y, K).
+    """Return the mean feature of each class and of count − 1 clusters in it, (Y, K, D), and which exist, (Y, K) bool.
 
-    member_YN: which features belong to a class, bool; features of no class do not count.
+    member_YN: which features belong to a class, bool. A feature may belong to none.
     """
     groups = [member_YN[:, None]]
     if count > 1:
@@ -240,13 +240,13 @@ def group_means(
 def cosine_clusters(
     feature_ND: Tensor, member_YN: Tensor, clusters: int, iterations: int, generator: torch.Generator
 ) -> Tensor:
-    """k-means by the cosine within each class, from k-means++ seeds: the members of every cluster, (Y, K, N) bool.
+    """Return the members of the clusters of each class, (Y, K, N) bool: k-means by cosine, from k-means++ seeds.
 
-    Clusters are disjoint and make up their class. With fewer different features than clusters, some are empty.
+    The clusters of a class are disjoint and cover it. With fewer different features than clusters, some are empty.
     """
     unit_ND = F.normalize(feature_ND, dim=-1)
     centre_YKD = unit_ND.new_zeros(len(member_YN), clusters, unit_ND.shape[1])
-    # Squared distance to the nearest seed (halved), with which the next is drawn: the largest of d²/Exp(1).
+    # Half the squared distance d² to the nearest seed. The next seed is drawn with it: the largest of d²/Exp(1).
     distance_YN = torch.ones_like(member_YN, dtype=unit_ND.dtype)
     for number in range(clusters):
         lot_YN = torch.empty_like(distance_YN).exponential_(generator=generator)
@@ -255,12 +255,12 @@ def cosine_clusters(
         distance_YN = torch.minimum(distance_YN, (1 - unit_ND[seed_Y] @ unit_ND.T).clamp(min=0))
     for _ in range(iterations):
         cluster_YKN = nearest(centre_YKD, unit_ND, member_YN)
-        centre_YKD = F.normalize(cluster_YKN.to(unit_ND.dtype) @ unit_ND, dim=-1)  # 0 if it has no members
+        centre_YKD = F.normalize(cluster_YKN.to(unit_ND.dtype) @ unit_ND, dim=-1)  # 0 if a cluster has no members
     return nearest(centre_YKD, unit_ND, member_YN)
 
 
 def nearest(centre_YKD: Tensor, unit_ND: Tensor, member_YN: Tensor) -> Tensor:
-    """Whether a centre is that of its class which is closest to a member of it, (Y, K, N)."""
+    """Return whether a centre is the closest of its class to a member of the class, (Y, K, N)."""
     number_YN = (centre_YKD @ unit_ND.T).argmax(1)
     return one_hot(number_YN, centre_YKD.shape[1]).transpose(1, 2) & member_YN[:, None]
 

@@ -1,4 +1,4 @@
-"""FixMatch: a confident prediction on a weak view teaches the strong view of the same image."""
+"""FixMatch: a confident prediction on a weak view is the target of a strong view of the same image."""
 
 from dataclasses import dataclass
 
@@ -15,13 +15,13 @@ class Config(Settings):
     """Section `method` of FixMatch."""
 
     threshold: Fraction = 0.95
-    """τ: least probability of a pseudo label that is used."""
+    """τ: a pseudo label is used if its probability is at least this."""
     unlabeled_weight: NonNegative = 1.0
     """λ: weight of the unlabelled loss."""
 
 
 class FixMatch(Method[Config]):
-    """Pseudo labels of weak views, where confident, are the targets of strong views."""
+    """Confident predictions on weak views are the targets of strong views."""
 
     config_type = Config
     reference = "Sohn et al., FixMatch: Simplifying Semi-Supervised Learning with Consistency and Confidence, 2020"
@@ -37,11 +37,7 @@ class FixMatch(Method[Config]):
         loss_labeled = F.cross_entropy(labeled.logits, batch.labels)
         loss_unlabeled = (pseudo.weight * F.cross_entropy(strong.logits, target_B, reduction="none")).mean()
         loss = loss_labeled + self.config.unlabeled_weight * loss_unlabeled
-        parts = {
-            "loss_labeled": loss_labeled.detach(),
-            "loss_unlabeled": loss_unlabeled.detach(),
-            "confidence": confidence_B.mean(),
-        }
+        parts = {"loss_labeled": loss_labeled, "loss_unlabeled": loss_unlabeled, "confidence": confidence_B.mean()}
         return StepResult(loss, parts, pseudo)
 
 

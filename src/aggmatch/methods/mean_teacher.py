@@ -2,23 +2,18 @@
 
 from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
-
-from aggmatch.config import Fraction, NonNegative, Settings
-from aggmatch.functional import PseudoLabels, linear_ramp
+from aggmatch.config import NonNegative
+from aggmatch.methods import pi_model
 from aggmatch.methods.base import Batch, Method, StepResult, Views
-from aggmatch.models import Network, frozen_statistics
+from aggmatch.models import Network
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Settings):
-    """Section `method` of Mean Teacher. The weight average (λ_m, section `optim`) is the teacher."""
+class Config(pi_model.Config):
+    """Section `method` of Mean Teacher. The teacher is the weight average (λ_m, section `optim`)."""
 
     unlabeled_weight: NonNegative = 50.0
     """λ: weight of the unlabelled loss after the ramp."""
-    ramp: Fraction = 0.4
-    """Share of the steps over which the weight of the unlabelled loss grows linearly from 0 to λ; 0 for no ramp."""
 
 
 class MeanTeacher(Method[Config]):
@@ -34,31 +29,13 @@ class MeanTeacher(Method[Config]):
     )
     defaults = {"train.unlabeled_ratio": 1}
     views = Views(labeled=("weak",), unlabeled=("weak", "weak"))
-    # Choice: as in those reruns, the average has no statistics of its own. As teacher it normalises by its batch, and
-    # it is evaluated with the online network's running statistics, which are those of labelled batches.
+    # Choice: as in those reruns, the average has no statistics of its own. As the teacher it normalises by its batch.
+    # It is evaluated with the online network's running statistics, which come from labelled batches.
     average_statistics = "copied"
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · r(t) · mean (p_m(α₁(u)) − p(α₂(u)))² over images and classes, p_m fixed."""
-        first, second = batch.unlabeled
-        labeled = online(*batch.labeled)
-        with frozen_statistics(online), frozen_statistics(average):
-            with torch.no_grad():
-                target_BY = average(first).logits.softmax(-1)
-            probs_BY = online(second).logits.softmax(-1)
-        confidence_B, target_B = target_BY.max(-1)
-
-        loss_labeled = F.cross_entropy(labeled.logits, batch.labels)
-        loss_unlabeled = F.mse_loss(probs_BY, target_BY)
-        ramp = linear_ramp(batch.progress, self.config.ramp)
-        loss = loss_labeled + self.config.unlabeled_weight * ramp * loss_unlabeled
-        parts = {
-            "loss_labeled": loss_labeled.detach(),
-            "loss_unlabeled": loss_unlabeled.detach(),
-            "confidence": confidence_B.mean(),
-            "ramp": ramp,
-        }
-        return StepResult(loss, parts, PseudoLabels(target_B, torch.ones_like(confidence_B)))
+        return pi_model.consistency_step(self.config, batch, online, teacher=average)
 
 
 METHOD = MeanTeacher

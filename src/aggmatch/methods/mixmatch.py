@@ -1,8 +1,6 @@
-"""MixMatch: labelled images and unlabelled ones with guessed labels are mixed with each other."""
+"""MixMatch: labelled images, and unlabelled images with guessed labels, are mixed with each other."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,7 +27,7 @@ class Config(Settings):
     sharpening: Positive = 0.5
     """T: temperature that sharpens a guessed label."""
     alpha: Positive = 0.75
-    """α: of the Beta distribution of the shares of a mix; a small α mixes little."""
+    """α: parameter of the Beta distribution of the mixing shares. A small α mixes little."""
     unlabeled_weight: NonNegative = 75.0
     """w: weight of the unlabelled loss after the ramp; 75 on CIFAR-10, 250 on SVHN, 150 on CIFAR-100."""
     ramp: Fraction = 1 / 64
@@ -37,11 +35,11 @@ class Config(Settings):
 
 
 class MixMatch(Method[Config]):
-    """Convex mixes of labelled and unlabelled images learn the same mixes of given and guessed labels."""
+    """Mixtures of labelled and unlabelled images learn the same mixtures of given and guessed labels."""
 
     config_type = Config
     reference = "Berthelot et al., MixMatch: A Holistic Approach to Semi-Supervised Learning, 2019"
-    defaults: ClassVar[Mapping[str, Any]] = {"train.unlabeled_ratio": 1}
+    defaults = {"train.unlabeled_ratio": 1}
     views = Views(labeled=("weak",), unlabeled=("weak", "weak"))
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
@@ -66,28 +64,24 @@ class MixMatch(Method[Config]):
         weight = self.config.unlabeled_weight * linear_ramp(batch.progress, self.config.ramp)
         loss = loss_labeled + weight * loss_unlabeled
         confidence_B, class_B = probs_BY.max(-1)
-        parts = {
-            "loss_labeled": loss_labeled.detach(),
-            "loss_unlabeled": loss_unlabeled.detach(),
-            "confidence": confidence_B.mean(),
-        }
+        parts = {"loss_labeled": loss_labeled, "loss_unlabeled": loss_unlabeled, "confidence": confidence_B.mean()}
         return StepResult(loss, parts, PseudoLabels(class_B, torch.ones_like(confidence_B)))
 
     def guess(self, views: tuple[Tensor, ...], online: Network) -> Tensor:
-        """Mean prediction over the views of the unlabelled images, each view normalised by itself, (µB, Y)."""
+        """Return the mean prediction over the views, (µB, Y). BatchNorm normalises each view separately."""
         with frozen_statistics(online):
             return torch.stack([online(view).logits.softmax(-1) for view in views]).mean(0)
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """For each image, the one it is mixed with and its own share of the mix: a permutation and λ, both (count,)."""
+        """Return for each image its partner, by a permutation, and its own share λ of the mixture, both (count,)."""
         partner_B = torch.rand(count, generator=generator, device=generator.device).argsort()
         return partner_B, beta_shares(count, self.config.alpha, generator)
 
 
 def forward_interleaved(online: Network, images: Tensor, size: int) -> Tensor:
-    """Logits of images, computed in batches of `size` that each hold a part of all, (B, Y).
+    """Return the logits of images, (B, Y), computed in batches of `size` that each hold images of all kinds.
 
-    BatchNorm normalises each batch by itself; only the first moves the running statistics.
+    BatchNorm normalises each batch separately. Only the first batch updates the running statistics.
     """
     first, *others = interleave(images.split(size))
     logits = [online(first).logits]

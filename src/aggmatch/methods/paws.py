@@ -1,4 +1,4 @@
-"""PAWS: views of an image are to resemble the same labelled images, and the labels of these are the prediction."""
+"""PAWS: views of an image learn to resemble the same labelled images, whose labels are the prediction."""
 
 from dataclasses import dataclass
 
@@ -13,33 +13,33 @@ from aggmatch.models import Network, frozen_statistics, images_at_once
 from aggmatch.models.heads import Projection
 
 TINY = torch.finfo(torch.float32).tiny
-"""Least probability whose logarithm is taken."""
+"""Smallest probability whose logarithm is taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Settings):
-    """Section `method` of PAWS. Crops and colours of its views are in section `views.crops`."""
+    """Section `method` of PAWS. Section `views.crops` sets the crops and colours of its views."""
 
     support_views: Count = 2
-    """Large crops of each labelled image of a batch; all of them together are its support."""
+    """Large crops of each labelled image of a batch; all of them together are the support set."""
     small_crops: Natural = 6
-    """Small crops of each unlabelled image, beside its two large ones."""
+    """Small crops of each unlabelled image, in addition to its two large ones."""
     temperature: Positive = 0.1
     """τ: temperature of the cosine in soft nearest neighbours, in training and in prediction."""
     sharpening: Positive = 0.25
-    """T: temperature that sharpens targets, and predictions before their mean is regularised."""
+    """T: temperature that sharpens targets, and the predictions whose mean is regularised."""
     label_smoothing: Fraction = 0.1
-    """Share of a support label that is spread over all classes."""
+    """Share of a support label that is spread evenly over all classes."""
     least_target: Fraction = 1e-4
     """Probabilities of a target below this count as 0."""
     entropy_weight: NonNegative = 1.0
     """Weight of the entropy of the mean prediction (me-max), which keeps all classes in use."""
     projection: Count = 128
-    """Width of the embedding that is compared."""
+    """Width of the embedding."""
 
 
 class PAWS(Method[Config]):
-    """Views of an image learn to have the same labelled neighbours, which then predict in place of a classifier."""
+    """Views of an image learn to have the same labelled neighbours, which also predict, instead of a classifier."""
 
     config_type = Config
     reference = (
@@ -71,20 +71,20 @@ class PAWS(Method[Config]):
         self.register_buffer("support_labels", torch.zeros(problem.labels, dtype=torch.int64))
 
     def build_head(self) -> nn.Module:
-        """The projection to the space in which images are compared."""
+        """Return the projection to the space in which images are compared."""
         return Projection(self.problem.features, self.config.projection)
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean H(t, π(u)) − λ·H(mean sharpen(π(u))) over all views u of all unlabelled images.
 
         π(u) = softmax(cos(z(u), z(S))/τ)·Y_S with the labelled crops S of the batch. The target t of a large view is
-        sharpen(π) of the other large view of its image, that of a small view the mean of both; it has no gradient.
+        sharpen(π) of the other large view of its image; that of a small view is the mean of both. t has no gradient.
         """
         config = self.config
         large_ED = embed(online, *batch.labeled, *batch.unlabeled[:2])
         support_SD, view_VD = large_ED.tensor_split([config.support_views * len(batch.labels)])
         if config.small_crops:
-            # Choice: small crops do not move the running statistics, as only full-size images are ever predicted.
+            # Choice: small crops do not update the running statistics, because predictions are for full-size images.
             with frozen_statistics(online):
                 view_VD = torch.cat([view_VD, embed(online, *batch.unlabeled[2:])])
         label_SY = smooth(one_hot(batch.labels, self.problem.classes), config.label_smoothing)
@@ -102,38 +102,34 @@ class PAWS(Method[Config]):
         loss_unlabeled = -(target_VY * probs_VY.log()).sum(-1).mean()
         mean_entropy = entropy(sharp_VY.mean(0))
         loss = loss_unlabeled - config.entropy_weight * mean_entropy
-        parts = {
-            "loss_unlabeled": loss_unlabeled.detach(),
-            "mean_entropy": mean_entropy.detach(),
-            "confidence": confidence_B.mean(),
-        }
+        parts = {"loss_unlabeled": loss_unlabeled, "mean_entropy": mean_entropy, "confidence": confidence_B.mean()}
         return StepResult(loss, parts, PseudoLabels(class_B, torch.ones_like(confidence_B)))
 
     @torch.no_grad()
     def prepare(self, network: Network, labeled: Tensor, labels: Tensor) -> None:
-        """Remember the embeddings of all labelled images."""
+        """Store the embeddings of all labelled images."""
         self.support.copy_(
             torch.cat([self.project(network, images) for images in labeled.split(images_at_once(labeled.shape[-1]))])
         )
         self.support_labels.copy_(labels)
 
     def predict(self, network: Network, images: Tensor) -> Tensor:
-        """Soft nearest neighbours among all labelled images, (B, Y)."""
+        """Return class probabilities by soft nearest neighbours among all labelled images, (B, Y)."""
         label_SY = one_hot(self.support_labels, self.problem.classes).float()
         return soft_neighbors(self.project(network, images), self.support, label_SY, self.config.temperature)
 
     def project(self, network: Network, images: Tensor) -> Tensor:
-        """Embedding outside of training, (B, D)."""
+        """Return the embeddings of images, (B, D)."""
         return network.head(network(images).feature)
 
 
 def embed(network: Network, *batches: Tensor) -> Tensor:
-    """Embeddings of batches of images of one size, BatchNorm seeing them together; (ΣB, D)."""
+    """Return the embeddings of batches with images of one size, (ΣB, D). BatchNorm normalises them together."""
     return network.head(network(torch.cat(batches)).feature)
 
 
 def soft_neighbors(query_BD: Tensor, support_SD: Tensor, label_SY: Tensor, temperature: float) -> Tensor:
-    """Labels of the support, weighed by their similarity to each query; (B, Y).
+    """Return the labels of the support, weighted by similarity to each query, (B, Y).
 
     π(q) = softmax(cos(q, S)/τ)·Y_S
     """
@@ -142,7 +138,7 @@ def soft_neighbors(query_BD: Tensor, support_SD: Tensor, label_SY: Tensor, tempe
 
 
 def smooth(label_SY: Tensor, share: float) -> Tensor:
-    """Labels of which a share is spread evenly over all classes."""
+    """Return labels with a share spread evenly over all classes."""
     return (1 - share) * label_SY + share / label_SY.shape[-1]
 
 

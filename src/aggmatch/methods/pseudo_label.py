@@ -1,4 +1,4 @@
-"""Pseudo-Label: a confident prediction is taken for the truth about the very view that it was made on."""
+"""Pseudo-Label: a confident prediction is the target of the same view that it was made on."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Config(Settings):
     """Section `method` of Pseudo-Label."""
 
     threshold: Fraction = 0.95
-    """τ: least probability of a pseudo label that is used."""
+    """τ: a pseudo label is used if its probability is at least this."""
     unlabeled_weight: NonNegative = 1.0
     """λ: weight of the unlabelled loss after the ramp."""
     ramp: Fraction = 0.4
@@ -25,9 +25,9 @@ class Config(Settings):
 class PseudoLabel(Method[Config]):
     """Confident predictions on weak views are the labels of the same views."""
 
-    # Choice: Lee's method has no threshold. It and the linear ramp are those of the reruns that published tables quote.
-    # Their code multiplies a loss of shape (B,) by a mask of shape (B, 1), which weighs every image by the share of
-    # confident ones; here each image has its own mask, as the method is described.
+    # Choice: Lee's method has no threshold. The threshold and the linear ramp are those of the reruns that published
+    # tables quote. Their code multiplies a loss of shape (B,) by a mask of shape (B, 1), which weights every image by
+    # the share of confident images. Here each image has its own mask, as the method is described.
 
     config_type = Config
     reference = (
@@ -48,13 +48,8 @@ class PseudoLabel(Method[Config]):
         loss_unlabeled = (pseudo.weight * F.cross_entropy(unlabeled.logits, target_B, reduction="none")).mean()
         ramp = linear_ramp(batch.progress, self.config.ramp)
         loss = loss_labeled + self.config.unlabeled_weight * ramp * loss_unlabeled
-        parts = {
-            "loss_labeled": loss_labeled.detach(),
-            "loss_unlabeled": loss_unlabeled.detach(),
-            "confidence": confidence_B.mean(),
-            "ramp": ramp,
-        }
-        return StepResult(loss, parts, pseudo)
+        parts = {"loss_labeled": loss_labeled, "loss_unlabeled": loss_unlabeled, "confidence": confidence_B.mean()}
+        return StepResult(loss, parts | {"ramp": ramp}, pseudo)
 
 
 METHOD = PseudoLabel

@@ -1,4 +1,4 @@
-"""Training on the labelled images alone."""
+"""Supervised training on the labelled images alone."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +19,7 @@ class Config(Settings):
 
 
 class Supervised(Method[Config]):
-    """Cross-entropy on the labelled images alone: the floor that every other method has to beat."""
+    """Cross-entropy on the labelled images alone: the baseline that every other method should beat."""
 
     config_type = Config
     baseline = True
@@ -32,7 +32,7 @@ class Supervised(Method[Config]):
         """L = mean CE(y, p(α(x)))."""
         (images,) = batch.labeled
         loss = F.cross_entropy(online(images).logits, batch.labels)
-        return StepResult(loss, {"loss_labeled": loss.detach()})
+        return StepResult(loss, {"loss_labeled": loss})
 
 
 METHOD = Supervised

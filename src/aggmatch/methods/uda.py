@@ -1,4 +1,4 @@
-"""UDA: the sharpened prediction on a weak view, where confident, teaches the strong view of the same image."""
+"""UDA: a confident prediction on a weak view, sharpened, is the target of a strong view of the same image."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,18 +18,18 @@ class Config(Settings):
     """Section `method` of UDA. The authors of FixMatch ran it with a threshold of 0.95 and a temperature of 1."""
 
     threshold: Fraction = 0.8
-    """τ: least probability, before sharpening, of a prediction that teaches."""
+    """τ: a prediction is used as a target if its probability, before sharpening, is at least this."""
     temperature: Positive = 0.4
     """T: softmax temperature that sharpens the target."""
     unlabeled_weight: NonNegative = 1.0
     """λ: weight of the unlabelled loss."""
     annealing: Literal["none", "linear", "log", "exp"] = "none"
-    """Training-signal annealing: labelled images whose class is more probable than η teach nothing; η grows from 1/Y
-    to 1 linearly, early (`log`) or late (`exp`, for few labels)."""
+    """Training-signal annealing: a labelled image counts only if the probability of its label is at most η. η grows
+    from 1/Y to 1 linearly, early (`log`) or late (`exp`, for few labels)."""
 
 
 class UDA(Method[Config]):
-    """Sharpened predictions on weak views, where confident, are the soft targets of strong views."""
+    """Confident predictions on weak views, sharpened, are the soft targets of strong views."""
 
     config_type = Config
     reference = "Xie et al., Unsupervised Data Augmentation for Consistency Training, 2020"
@@ -38,7 +38,7 @@ class UDA(Method[Config]):
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean over {p_y(α(x)) ≤ η} of CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ τ] · KL(q ‖ p(A(u))).
 
-        q = softmax(logits(α(u)) / T), a constant; η is 1 without annealing.
+        q = softmax(logits(α(u)) / T), without gradient; η is 1 without annealing.
         """
         weak_view, strong_view = batch.unlabeled
         labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
@@ -53,15 +53,11 @@ class UDA(Method[Config]):
         divergence_B = soft_cross_entropy(target_BY, strong.logits) - entropy(target_BY)
         loss_unlabeled = (pseudo.weight * divergence_B).mean()
         loss = loss_labeled + self.config.unlabeled_weight * loss_unlabeled
-        parts = {
-            "loss_labeled": loss_labeled.detach(),
-            "loss_unlabeled": loss_unlabeled.detach(),
-            "confidence": confidence_B.mean(),
-        }
+        parts = {"loss_labeled": loss_labeled, "loss_unlabeled": loss_unlabeled, "confidence": confidence_B.mean()}
         return StepResult(loss, parts, pseudo)
 
     def signal_threshold(self, progress: Tensor) -> Tensor:
-        """η: the largest probability of its given label with which a labelled image still teaches, (0-d)."""
+        """Return η, the largest probability of its label at which a labelled image still counts, 0-d."""
         match self.config.annealing:
             case "none":
                 growth = torch.ones_like(progress)

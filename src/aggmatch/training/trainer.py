@@ -19,7 +19,7 @@ from aggmatch.methods import Batch, Method, StepResult
 from aggmatch.models import Network
 from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.settings import RunSettings
-from aggmatch.side_stream import beside
+from aggmatch.side_stream import side_stream
 from aggmatch.training.cuda_graph import Captured
 from aggmatch.training.meters import Meters
 from aggmatch.training.optim import SGD, average_decay, cosine_rate, update_average
@@ -130,7 +130,7 @@ class Trainer:
         self.online.train()
         self.average.train()
         result = self.method.step(batch, self.online, self.average)
-        with beside(self.device) as notes:  # reads `batch` and `result`, which exist until the join
+        with side_stream(self.device) as notes:  # reads `batch` and `result`, which exist until the join
             self.note(batch, result)
         result.loss.backward()
         self.optimizer.step(cosine_rate(self.settings.optim.lr, batch.progress))
@@ -146,7 +146,7 @@ class Trainer:
     def make_batch(self, position_B: Tensor, unlabeled_B: Tensor) -> Batch:
         """Make the views of the images that the method asks for."""
         views = self.method.views
-        with beside(self.device) as labeled_views:
+        with side_stream(self.device) as labeled_views:
             labeled_B, labels_B = self.labeled_index[position_B], self.labels[position_B]
             labeled = self.make_views(views.labeled, labeled_B)
         unlabeled = self.make_views(views.unlabeled, unlabeled_B)

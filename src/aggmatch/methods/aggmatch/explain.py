@@ -1,4 +1,4 @@
-"""How AggMatch's queue explains a pseudo label: who was attended to, and who voted.
+"""How AggMatch's queue explains a pseudo label: the slots that it attends to, and the votes of the subsets.
 
 Shape suffixes: B queries, Q slots, M subsets, S slots of a subset, D features, Y classes.
 """
@@ -21,46 +21,36 @@ SEED = 0
 
 
 class QueueExplainer:
-    """The queue of a snapshot, split into subsets once. See `methods.base.Explainer` for the interface."""
+    """Explains pseudo labels by the queue of a snapshot, split into subsets once. See `methods.base.Explainer`."""
 
     def __init__(self, method: "AggMatch") -> None:
         self.method, self.queue, self.config = method, method.queue, method.config
-        self.memory = method.deal(torch.Generator(self.queue.fill.device).manual_seed(SEED))
+        self.memory = method.split(torch.Generator(self.queue.fill.device).manual_seed(SEED))
         self.refines = self.config.refine
         self.subsets = len(self.memory.slot)
         self.voters = int((self.memory.slot != EMPTY).any(1).sum())
 
     @torch.no_grad()
     def refine(self, feature_BD: Tensor, probs_BY: Tensor) -> Aggregate:
-        """Aggregate predictions over the subsets of the queue."""
+        """Return predictions aggregated over the subsets of the queue."""
         return self.method.attend(feature_BD, probs_BY, self.memory)
 
     @torch.no_grad()
     def attention(self, feature_BD: Tensor, probs_BY: Tensor) -> Attention:
-        """The share of every slot in the refined pseudo labels, by each term of the similarity that is in use."""
-        terms = similarity_terms(
-            F.normalize(feature_BD.float(), dim=-1),
-            probs_BY,
-            self.queue.feature[:-1],  # without the spare slot
-            self.queue.probs[:-1],
-            feature_term=self.config.feature_term,
-            class_term=self.config.class_term,
-            class_weight=self.config.class_weight,
-        )
-        used = {}
-        if self.config.feature_term:
-            used["feature term"] = terms.feature
-        if self.config.class_term != "none":
-            used["class term"] = terms.classes
-        scores = {**used, "all": terms.total}
-        share = {name: self.shares(score_BQ) for name, score_BQ in scores.items()}
-        return Attention(share, {"feature term": terms.feature, "class term": terms.classes})
+        """Return the share of each slot in the refined predictions, by each term that is in use and by all terms."""
+        query_BD = F.normalize(feature_BD.float(), dim=-1)
+        feature_QD, probs_QY = self.queue.feature[:-1], self.queue.probs[:-1]  # without the spare slot
+        similarity = similarity_terms(query_BD, probs_BY, feature_QD, probs_QY, **self.method.terms)
+        term = {"feature term": similarity.feature, "class term": similarity.classes}
+        used = {"feature term": self.config.feature_term, "class term": self.config.class_term != "none"}
+        scores = {name: term[name] for name in term if used[name]} | {"all": similarity.total}
+        return Attention({name: self.shares(score_BQ) for name, score_BQ in scores.items()}, term)
 
     def shares(self, score_BQ: Tensor) -> Tensor:
-        """Share of every slot in the refined pseudo label, (B, Q): p̄_b = Σ_l share(b, l) · p_l.
+        """Return the share of each slot in the refined prediction, (B, Q): p̄_b = Σ_l share(b, l) · p_l.
 
-        Each subset takes a softmax over its own slots, and p̄ is the mean over the subsets that have any: rows sum to 1,
-        or are 0 for an empty queue.
+        Each subset takes a softmax over its own slots, and p̄ is the mean over the subsets that have slots. So rows sum
+        to 1, or are 0 for an empty queue.
         """
         slot_MS = self.memory.slot[(self.memory.slot != EMPTY).any(1)]
         filled_MS = slot_MS != EMPTY
@@ -71,7 +61,7 @@ class QueueExplainer:
         return share_BQ
 
     def examples(self) -> Examples:
-        """The slots of the queue."""
+        """Return the slots of the queue. The class of a slot is that of its ring, or else its most probable class."""
         queue, classes = self.queue, self.method.problem.classes
         if queue.rings == classes:
             label_Q = torch.arange(classes, device=queue.fill.device).repeat_interleave(queue.slots)

@@ -1,7 +1,7 @@
-"""The class-balanced, confidence-aware queue of AggMatch (Sec. IV-C), one ring of slots per class.
+"""The class-balanced, confidence-aware queue of AggMatch (Sec. IV-C): one ring of slots per class.
 
 Shape suffixes: B candidates, R rings (the classes), L slots of a ring, Q = R·L slots, D features, Y classes, M subsets,
-S slots of a subset. All shapes are static and nothing is read back to the host, so a step can be captured in a graph.
+S slots of a subset. All shapes are static and nothing is read on the host, so that a step can be captured in a graph.
 """
 
 import torch
@@ -13,16 +13,19 @@ from aggmatch.methods.aggmatch.aggregation import EMPTY, Memory
 
 
 class ClassBalancedQueue(nn.Module):
-    """`rings` rings of `slots` slots; each slot holds a unit feature, a class distribution and where it came from.
+    """A queue of `rings` rings with `slots` slots each. A slot holds a unit feature, a class distribution, its source.
 
-    Everything is a persistent buffer: a checkpoint of the module is a checkpoint of the queue. Row Q is a spare slot:
-    rejected candidates are written there, which costs less than a data-dependent shape, and nothing reads it as filled.
+    features: D. classes: Y. dtype: of the features. All state is in persistent buffers, so a checkpoint of the module
+    holds the queue. Row Q is a spare slot: rejected candidates are written there, which costs less than a shape that
+    depends on the data. It never counts as filled.
+
+    Example: `ClassBalancedQueue(rings=10, slots=2048, features=128, classes=10)`.
     """
 
     feature: Tensor  # (Q+1, D), unit length, of the given type
     probs: Tensor  # (Q+1, Y)
-    source: Tensor  # (Q+1,) index of the image in the training set
-    given: Tensor  # (Q+1,) whether the image carries a given label
+    source: Tensor  # (Q+1,) position of the image in the training set
+    given: Tensor  # (Q+1,) whether the image has a given label
     position: Tensor  # (R,) next slot to write
     fill: Tensor  # (R,) number of filled slots
 
@@ -42,11 +45,11 @@ class ClassBalancedQueue(nn.Module):
     def enqueue(
         self, feature_BD: Tensor, probs_BY: Tensor, ring_B: Tensor, accept_B: Tensor, source_B: Tensor, given_B: Tensor
     ) -> None:
-        """Write the accepted candidates to their rings in order, the oldest out first.
+        """Write the candidates with `accept_B` to their rings, in order, over the oldest slots.
 
-        Where a ring gets more than L candidates at once, the newest L stay.
+        If a ring gets more than L candidates at once, it keeps the last L. Features need not have unit length.
         """
-        wanted_RB = one_hot(ring_B, self.rings).T.contiguous() & accept_B  # a scan is quick along the last dimension
+        wanted_RB = one_hot(ring_B, self.rings).T.contiguous() & accept_B  # a scan is fast along the last dimension
         count_R = wanted_RB.sum(1)
         rank_B = (wanted_RB.cumsum(1) - 1).gather(0, ring_B[None]).squeeze(0)
         keep_B = accept_B & (rank_B >= count_R[ring_B] - self.slots)
@@ -61,11 +64,11 @@ class ClassBalancedQueue(nn.Module):
         self.fill.copy_((self.fill + count_R).clamp(max=self.slots))
 
     def split(self, subsets: int, generator: torch.Generator, *, images: int = 0) -> Memory:
-        """Deal the filled slots of every ring at random and evenly to `subsets` disjoint subsets.
+        """Split the filled slots at random into M = `subsets` disjoint subsets of equal size.
 
-        Every ring is shuffled and cut into M runs of equal length up to one slot, so that a subset is class-balanced as
-        long as the rings are equally full. With `images`, the size of the training set, slots of one image stay
-        together in the shuffle and so, but for where a run is cut, in one subset.
+        Each ring is shuffled and cut into M runs whose lengths differ by at most one slot. So a subset is
+        class-balanced if the rings are equally full. images: number of training images; if it is given, slots with the
+        same image stay together in the shuffle, and so in one subset, except where a run is cut.
         """
         device, ring_R1 = self.fill.device, torch.arange(self.rings, device=self.fill.device)[:, None]
         filled_RL = torch.arange(self.slots, device=device) < self.fill[:, None]
@@ -79,9 +82,9 @@ class ClassBalancedQueue(nn.Module):
         rank_L, fill_R1 = torch.arange(self.slots, device=device), self.fill[:, None].clamp(min=1)
         subset_RL = rank_L * subsets // fill_R1
         place_RL = rank_L - (subset_RL * fill_R1 + subsets - 1) // subsets
-        hand = -(-self.slots // subsets)  # most slots of one ring in one subset
-        size = self.rings * hand
-        index_RL = torch.where(filled_RL, subset_RL * size + ring_R1 * hand + place_RL, subsets * size)
+        longest = -(-self.slots // subsets)  # run of one ring in one subset
+        size = self.rings * longest
+        index_RL = torch.where(filled_RL, subset_RL * size + ring_R1 * longest + place_RL, subsets * size)
         slot_P = torch.full((subsets * size + 1,), EMPTY, device=device)
-        slot_P[index_RL] = order_RL + ring_R1 * self.slots  # those that are not filled all go to the spare place
+        slot_P[index_RL] = order_RL + ring_R1 * self.slots  # empty slots all go to the spare last place
         return Memory(self.feature, self.probs, slot_P[:-1].view(subsets, size))
