@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
 
 from aggmatch.report.figure import PHONE, Panel, Plot, house_style, legend, new_figure, slug
 from aggmatch.report.style import LINES, MARKS, Look, looks
@@ -107,6 +107,7 @@ def draw_curves(runs: Sequence[StoredRun], quantities: Sequence[Quantity], *, on
             axes.set(title=quantity.title, xlabel="step")
             axes.set_xlim(left=0)
             axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
             if len(set(by_run.values())) > 1:
                 legend(figure, handles)
             several = len(parts) > 1

@@ -128,8 +128,8 @@ def legend(figure: Figure, handles: Mapping[str, Any]) -> None:
     names = ["\n".join(wrap(name, int((width - 0.6) / LETTER))) for name in handles]
     longest = max((len(line) for name in names for line in name.split("\n")), default=0)
     columns = max(int(width / (0.5 + LETTER * longest)), 1)
-    lines = -(-len(names) // columns) if columns > 1 else sum(name.count("\n") + 1 for name in names)
-    figure.set_figheight(figure.get_figheight() + 0.19 * (lines - 1))
+    rows, wrapped = -(-len(names) // columns), sum(name.count("\n") for name in names)
+    figure.set_figheight(figure.get_figheight() + 0.19 * (rows - 1) + 0.165 * wrapped)
     figure.legend(list(handles.values()), names, loc="outside lower center", ncols=columns)
 
 

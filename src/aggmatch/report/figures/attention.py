@@ -41,7 +41,7 @@ def attention_panel(run: StoredRun) -> Panel:
         assert explainer, "the method explains its pseudo labels"
         assert found.feature is not None
         maps = class_attention(explainer, found.feature[shown], found.own[shown], found.truth[shown])
-        plots.append(Plot(f"step-{found.step}", draw_maps(f"step {found.step:,}", maps, run.data().classes)))
+        plots.append(Plot(f"step-{found.step}", draw_maps(maps, run.data().classes), f"Step {found.step:,}"))
     return Panel(
         f"attention-{slug(run.name)}",
         f"Attention between classes, {run.name}",
@@ -80,14 +80,13 @@ def mean_by_class(to_class_BY: Tensor, query_class_B: Tensor, classes: int) -> T
 
 
 @house_style()
-def draw_maps(step: str, maps: Mapping[str, NDArray[np.float32]], classes: Sequence[str]) -> Drawing:
+def draw_maps(maps: Mapping[str, NDArray[np.float32]], classes: Sequence[str]) -> Drawing:
     """Maps of one snapshot below each other, with one scale."""
     figure = new_figure(PHONE, 2.6 * len(maps) + 0.3)
     places = figure.subplots(len(maps), 1, squeeze=False)[:, 0]
     for axes, (term, values) in zip(places, maps.items(), strict=True):
         image = heat_map(axes, values, power=0.5)
-        axes.set_title(f"{step}, {'all terms' if term == 'all' else term}")
-        axes.set_title(f"{np.nanmean(values.diagonal()):.2f}", fontweight="normal", loc="right")
+        axes.set_title(f"{'all terms' if term == 'all' else term}: {np.nanmean(values.diagonal()):.2f}")
         axes.set_ylabel("true class of the image")
         name_classes(axes, classes)
     places[-1].set_xlabel("class of the stored example")

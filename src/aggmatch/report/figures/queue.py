@@ -38,12 +38,13 @@ def queue_panel(run: StoredRun, steps: list[int], fill: Fill) -> Panel:
     rings = len(fill)
     slots = ring_slots(run, rings)
     most = slots or max(int(fill.max()), 1)
-    room = f"of {slots:,} for each class" if rings > 1 else "in one ring for all classes"
+    each_has = f" of {slots:,}" if slots else ""
+    room = f"{each_has} for each class" if rings > 1 else " in one ring for all classes"
     names = list(run.class_accuracy) or [str(number) for number in range(rings)]
     return Panel(
         f"queue-{slug(run.name)}",
         f"Queue, {run.name}",
-        f"Filled slots of the queue, {room}, as the height of an area in its row. The queue starts empty; log steps "
+        f"Filled slots of the queue,{room}, as the height of an area in its row. The queue starts empty; log steps "
         f"from {steps[0]:,} on are spaced logarithmically. The last count is on the right"
         f"{f'; {describe_full(steps, fill, slots)}' if slots else ''}. {run.describe()}.",
         [Plot("", draw_queue(steps, fill, most, names if rings > 1 else ["all"]))],
