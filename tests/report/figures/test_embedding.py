@@ -4,15 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import torch.nn.functional as F
 from tests.folders import write_folder
 
-from aggmatch.data import DataSet, Images
-from aggmatch.report.embedding import draw, panels, tsne
+from aggmatch.inference import Snapshot
 from aggmatch.report.figure import MANY, Panel
-from aggmatch.report.pseudo_labels import look
-from aggmatch.runs.stored import RunRecord, read_runs
+from aggmatch.report.figures import draw, embedding
+from aggmatch.report.figures.embedding import draw_map, spaced, tsne
+from aggmatch.report.pseudo_labels import run_network
+from aggmatch.runs.stored import StoredRun, read_runs
 
 
 def two_groups() -> np.ndarray:
@@ -54,41 +54,67 @@ def looks_of(handles: list[Any]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("classes", [3, MANY])
 def test_every_class_is_named_once_with_a_colour_and_mark_of_its_own(classes):
-    images = Images(torch.zeros(classes, 1, 2, 2, dtype=torch.uint8), torch.arange(classes))
-    data = DataSet("toy", images, images, tuple(f"class {number}" for number in range(classes)), False)
-    truth = np.arange(classes)
-    figure = draw({1: np.random.default_rng(0).random((classes + 1, 2)).astype(np.float32)}, truth, truth[:1], data)
+    names, truth = [f"class {number}" for number in range(classes)], np.arange(classes)
+    points = np.random.default_rng(0).random((classes + 1, 2)).astype(np.float32)
+    figure = draw_map("step 1", points, truth, truth[:1], names)
     (key,) = figure.legends
-    assert [text.get_text() for text in key.texts] == list(data.classes)
+    assert [text.get_text() for text in key.texts] == names
     assert len(set(looks_of(key.legend_handles))) == classes
     drawn: list[Any] = [dots.get_offsets() for dots in figure.axes[0].collections]
     assert sum(len(points) for points in drawn) == classes + 1
 
 
+def test_the_first_and_the_last_snapshot_are_among_those_shown():
+    assert spaced(7, 3) == [0, 3, 6]
+    assert spaced(2, 3) == [0, 1]
+    assert spaced(1, 3) == [0]
+
+
+def panels(runs: list[StoredRun]) -> list[Panel]:
+    return [panel for _, panel in draw(runs, ["embedding"])]
+
+
 def scatters(panel: Panel) -> list[Any]:
     """Test images and labelled ones of the first map."""
-    return list(panel.figure.axes[0].collections)
+    return list(panel.plots[0].figure.axes[0].collections)
 
 
-def test_every_run_with_snapshots_gets_a_map_of_each(rivals: list[RunRecord], quick_map):
-    shown = list(panels(rivals))
+def test_every_run_with_snapshots_has_a_map_of_each(rivals: list[StoredRun], quick_map):
+    shown = panels(rivals)
     assert [panel.name for panel in shown] == ["embedding-aggmatch-fold-0", "embedding-fixmatch-fold-0"]
     for panel in shown:
-        assert [axes.get_title(loc="left") for axes in panel.figure.axes] == ["step 3", "step 15", "step 30"]
+        titles = [axes.get_title(loc="left") for plot in panel.plots for axes in plot.figure.axes]
+        assert titles == ["step 3", "step 15", "step 30"]
         assert [len(dots.get_offsets()) for dots in scatters(panel)] == [360, 20]
-        assert "360 test images" in panel.caption
+        assert "360 of 360 test images" in panel.caption
         assert "20 of 20 labelled training images" in panel.caption
         assert "average network" in panel.caption
 
 
-def test_features_are_those_of_the_evaluated_network(aggmatch_run: RunRecord, quick_map):
+def test_large_data_sets_are_shown_by_evenly_spaced_images(aggmatch_run: StoredRun, quick_map, monkeypatch):
+    for name, most in (("TESTED", 50), ("LABELED", 10), ("SNAPSHOTS", 2)):
+        monkeypatch.setattr(embedding, name, most)
     (panel,) = panels([aggmatch_run])
-    snapshot = aggmatch_run.snapshot(aggmatch_run.snapshots[0])
-    feature = F.normalize(look(snapshot.average, aggmatch_run.data().test.pixels).feature, dim=-1)
+    assert [len(dots.get_offsets()) for dots in scatters(panel)] == [50, 10]
+    assert "50 of 360 test images" in panel.caption
+    assert "10 of 20 labelled training images" in panel.caption
+    assert [plot.name for plot in panel.plots] == ["step-3", "step-30"]
+
+
+def test_at_most_six_hundred_points_are_mapped():
+    assert embedding.TESTED <= 500
+    assert embedding.LABELED <= 100
+    assert embedding.SNAPSHOTS <= 3
+
+
+def test_features_are_those_of_the_evaluated_network(aggmatch_run: StoredRun, quick_map):
+    (panel,) = panels([aggmatch_run])
+    snapshot = Snapshot.load(aggmatch_run.snapshots[0], aggmatch_run.settings)
+    feature = F.normalize(run_network(snapshot.average, aggmatch_run.data().test.pixels).feature, dim=-1)
     assert np.allclose(scatters(panel)[0].get_offsets(), feature[:, :2].numpy(), atol=1e-6)
 
 
-def test_dots_have_the_colour_of_their_class(aggmatch_run: RunRecord, quick_map):
+def test_dots_have_the_colour_of_their_class(aggmatch_run: StoredRun, quick_map):
     (panel,) = panels([aggmatch_run])
     test, labeled = scatters(panel)
     labels = aggmatch_run.data().test.labels.numpy()
@@ -100,4 +126,4 @@ def test_dots_have_the_colour_of_their_class(aggmatch_run: RunRecord, quick_map)
 
 
 def test_a_run_without_snapshots_has_no_map(tmp_path):
-    assert not list(panels(read_runs([write_folder(tmp_path / "run")])))
+    assert not panels(read_runs([write_folder(tmp_path / "run")]))
