@@ -33,6 +33,10 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder of the downloaded dat
 Download = Annotated[bool, typer.Option("--download", help="Fetch the data set's files if they are missing.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or auto.", show_default="auto")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress: print tables and errors only.")]
+AllowCode = Annotated[
+    list[str] | None,
+    typer.Option("--allow-code", metavar="FILE.py:NAME", help="Run this code, which the run folder names; repeatable."),
+]
 
 KEYS = {
     "data": "data.name",
