@@ -124,18 +124,14 @@ def report(
 def write_report(
     runs: Sequence[Path],
     out: Path,
-    changes: Sequence[Layer] = (),
+    changes: Sequence[Layer],
     *,
-    others: Sequence[tuple[str, float]] = (),
     watch: bool = False,
     download: bool = False,
     allow: Sequence[str] = (),
     quiet: bool,
 ) -> None:
-    """Write the page on run folders, with progress on standard error, and print its path.
-
-    others: results that are not runs, see `aggmatch.report.page.page`.
-    """
+    """Write the page on run folders, with progress on standard error, and print its path."""
     from aggmatch.console import say
     from aggmatch.files import check_writable, make_folder, write_atomically
     from aggmatch.report import page
@@ -149,5 +145,5 @@ def write_report(
         progress(f"Watching; open {out} in a browser. Ctrl-C stops.")
         page.watch(runs, out, changes=changes, allow=allow, download=download, progress=progress)
     else:
-        write_atomically(out, page.page(stored, others=others, progress=progress).encode())
+        write_atomically(out, page.page(stored, progress=progress).encode())
     say(f"Report: {out}", quiet=quiet)
