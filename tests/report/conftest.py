@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 from aggmatch.report import figures
 from aggmatch.report.figure import Panel, Plot, house_style, new_figure
+from aggmatch.report.figures import embedding
 from aggmatch.report.page import page
 from aggmatch.runs.stored import StoredRun, read_runs
 from aggmatch.settings import resolve
@@ -86,16 +88,32 @@ def fakes(monkeypatch) -> FakeFigures:
     return fake
 
 
+@contextmanager
+def first_features_for_tsne() -> Iterator[None]:
+    """Within, the first two features replace t-SNE, which takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedding, "tsne", lambda feature, start=None: feature[:, :2])
+        yield
+
+
+@pytest.fixture
+def quick_map():
+    with first_features_for_tsne():
+        yield
+
+
 @pytest.fixture(scope="session")
 def one(trained) -> str:
     """The page on one run."""
-    return page(read_runs([trained["aggmatch"]]))
+    with first_features_for_tsne():
+        return page(read_runs([trained["aggmatch"]]))
 
 
 @pytest.fixture(scope="session")
 def several(trained) -> str:
     """The page on two runs."""
-    return page(read_runs(list(trained.values())))
+    with first_features_for_tsne():
+        return page(read_runs(list(trained.values())))
 
 
 @pytest.fixture(scope="session")

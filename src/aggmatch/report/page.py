@@ -276,7 +276,7 @@ def make_chapters(runs: Sequence[StoredRun], tables: Tables, progress: Progress,
         figure = figures.FIGURES.load(name)
         if (figure.quick or not quick) and not (len(runs) == 1 and name == SHOWN_AS_TABLE):
             names[figure.chapter].append(name)
-    wanted = [anchor for anchor, members in names.items() if members]
+    wanted = [anchor for anchor, members in names.items() if members or not quick]
     for number, anchor in enumerate(wanted, 1):
         about = figures.CHAPTERS[anchor]
         chapter = Chapter(anchor, about.title, about.lead)
@@ -284,7 +284,7 @@ def make_chapters(runs: Sequence[StoredRun], tables: Tables, progress: Progress,
         draw_chapter(chapter, runs, names[anchor], progress)
         if anchor == "predictions":
             chapter.notes = list(dict.fromkeys([*tables.notes, *chapter.notes]))
-        if chapter.illustrations or chapter.notes:
+        if chapter.illustrations or chapter.notes or (anchor == "predictions" and tables.names):
             yield chapter
 
 
