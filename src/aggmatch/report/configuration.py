@@ -1,17 +1,18 @@
-"""The configuration of runs as a reader wants it: what is unlike the recipe, what differs, and how to repeat a run."""
+"""The configuration of runs: what differs from the recipe, what differs between runs, and how to repeat a run."""
 
 import json
 import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from aggmatch.config import flatten, parse_value
-from aggmatch.runs.stored import RunRecord, recipe_of
+from aggmatch.config import differences, flatten, parse_value
+from aggmatch.runs.stats import recipe_of
+from aggmatch.runs.stored import StoredRun
 
 OPTIONS = {"train.steps": "--steps", "data.split": "--split"}
-"""Settings that have an option of `aggmatch train` beside those that the command always names."""
+"""Settings that have an option of `aggmatch train` and are named only if they differ from the recipe."""
 NAMED = {"data.labels": "--labels", "data.fold": "--fold"}
-"""Settings that the command names with these options, for the reader's sake, unless a given split decides them."""
+"""Settings that the command always names, unless a given split decides them."""
 
 
 class Row(NamedTuple):
@@ -24,35 +25,35 @@ class Row(NamedTuple):
     """The recipe's value."""
 
 
-def departures(run: RunRecord) -> dict[str, Any]:
-    """Dotted settings that decide the result and are not the recipe's."""
-    usual = flatten(recipe_of(run).identity())
-    return {key: value for key, value in flatten(run.settings.identity()).items() if value != usual[key]}
+def changed_settings(run: StoredRun) -> dict[str, Any]:
+    """Dotted settings that decide the result and differ from the recipe, with the run's values."""
+    changes = differences(recipe_of(run.settings).identity(), run.settings.identity())
+    return {key: own for key, (_, own) in changes.items()}
 
 
-def setting_rows(run: RunRecord) -> list[Row]:
-    """Every setting of a run beside its recipe's."""
-    usual, own = flatten(recipe_of(run).to_dict()), departures(run)
+def setting_rows(run: StoredRun) -> list[Row]:
+    """Every setting of a run beside the recipe's value."""
+    usual, changed = flatten(recipe_of(run.settings).to_dict()), changed_settings(run)
     return [
-        Row(key, [show(value)], key in own, show(usual[key]))
+        Row(key, [show(value)], key in changed, show(usual[key]))
         for key, value in flatten(run.settings.to_dict()).items()
         if key != "method.name"
     ]
 
 
-def difference_rows(runs: Sequence[RunRecord]) -> list[Row]:
-    """Settings in which runs differ; a dash where a method has no such setting."""
+def difference_rows(runs: Sequence[StoredRun]) -> list[Row]:
+    """Settings in which runs differ; a dash if a method has no such setting."""
     flat = [flatten(run.settings.identity()) for run in runs]
     keys = dict.fromkeys(key for settings in flat for key in settings)
-    own = {key for run in runs for key in departures(run)}
-    rows = [Row(key, [show(each[key]) if key in each else "–" for each in flat], key in own) for key in keys]
+    changed = {key for run in runs for key in changed_settings(run)}
+    rows = [Row(key, [show(each[key]) if key in each else "–" for each in flat], key in changed) for key in keys]
     return [row for row in rows if len(set(row.values)) > 1]
 
 
-def command(run: RunRecord) -> str:
-    """The command that repeats a run: what departs from the recipe is said, the rest is the recipe."""
-    data, changed = run.settings.data, departures(run)
-    words = ["aggmatch", "train", data.name, "--method", run.method]
+def command(run: StoredRun) -> str:
+    """The command that repeats a run: it names what differs from the recipe."""
+    data, changed = run.settings.data, changed_settings(run)
+    words = ["aggmatch", "train", data.name, "--method", run.settings.method_name]
     for key, option in NAMED.items():
         value = getattr(data, key.removeprefix("data."))
         if value is not None or data.split is not None:  # no option stands for all labels
