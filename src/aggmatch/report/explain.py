@@ -261,7 +261,7 @@ def draw(why: Explanation, data: DataSet) -> Figure:
     """The image and its distributions above, the entries below."""
     rows = max(-(-len(why.entries) // COLUMNS), 1)
     figure = new_figure(PHONE, 1.4 + 1.65 * rows)
-    above, below = figure.subfigures(2, 1, height_ratios=(1.4, 1.65 * rows))
+    above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.4, 1.65 * rows))[:, 0]
     image, *charts = above.subplots(1, 4, width_ratios=(1.3, 1, 1, 1))
     picture(image, data.train.pixels[why.index].numpy())
     draw_distributions(charts, [why.own, why.refined, why.vote], why.truth, data.classes)

@@ -1,7 +1,7 @@
 """Confidence of pseudo labels against the share of right ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ FEW = 10
 """A bin with fewer images than this is drawn hollow."""
 
 
-class Reliability(NamedTuple):
+@dataclass(frozen=True)
+class Reliability:
     """Confidence against accuracy in bins of equal width; bins without an image are left out."""
 
     confidence: NDArray[np.float64]

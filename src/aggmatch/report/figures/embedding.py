@@ -74,7 +74,7 @@ def tsne(feature: Points, start: Points | None = None) -> Points:
     It computes with one thread: more would wait for each other, and the map must not depend on their number.
     """
     from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
 
     init: Any = "pca"
     if start is not None:
