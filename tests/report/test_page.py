@@ -107,7 +107,7 @@ def test_the_verdict_has_the_numbers_of_the_summary(trained, one):
     assert f"{round(summary['accuracy'] * 3.6)} of 360 images" in text
     assert summary["hardware"] in text
     assert f"torch {summary['versions']['torch']}" in text
-    assert "Shorter than the recipe. It trains for 12 steps; the recipe of aggmatch on digits has 1,000." in text
+    assert "Shorter than the recipe. It trains for 12 steps; its recipe has 1,000." in text
 
 
 def test_the_table_of_classes_gives_the_accuracies_of_the_summary(trained, one):
