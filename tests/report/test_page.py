@@ -190,7 +190,7 @@ def test_runs_on_other_labels_are_not_tested_against_each_other(trained, tmp_pat
     split = json.loads((path / "split.json").read_text())
     (path / "split.json").write_text(json.dumps(split | {"fold": 1}))
     runs = read_runs([path, *trained.values()])
-    better, worse = sorted(runs[1:], key=lambda run: run.accuracy, reverse=True)
+    better, worse = sorted(runs[1:], key=lambda run: run.accuracy or 0, reverse=True)
     assert re.findall(r"\w+ fold \d against \w+ fold \d", words(page(runs))) == [f"{better.name} against {worse.name}"]
 
 

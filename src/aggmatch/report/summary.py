@@ -129,7 +129,7 @@ class Chart:
 
 def charts(runs: Sequence[StoredRun], others: Sequence[Other] = ()) -> list[Chart]:
     """A chart for each condition; `others` belong to the first one."""
-    found = []
+    found: list[Chart] = []
     for condition, members in conditions(runs).items():
         images = test_images(members[0])
         bars = [
