@@ -45,8 +45,8 @@ def write_folder(
 ) -> Path:
     """Write the folder of a run on digits with 40 labels.
 
-    records: lines of its log. summary: changes to `SUMMARY`; without it the run is not finished. changes: settings, such
-    as `data__fold=1`.
+    records: lines of its log. summary: changes to `SUMMARY`; without it the run is not finished. changes: settings,
+    such as `data__fold=1`.
     """
     chosen = {"data.name": "digits", "data.labels": 40, "method.name": method}
     settings = resolve([Layer("the test", chosen | {key.replace("__", "."): value for key, value in changes.items()})])

@@ -10,6 +10,7 @@ from tests.folders import line, write_folder
 from aggmatch.data import DataSet
 from aggmatch.errors import AggMatchError
 from aggmatch.report import figures
+from aggmatch.report.figure import Panel
 from aggmatch.runs.stored import StoredRun, read_runs
 
 
@@ -18,12 +19,20 @@ def quick_layouts(quick_map):
     """No test here needs t-SNE."""
 
 
-def test_figures_writes_a_file_for_each_plot_and_prints_its_path(run, rival_folders: list[Path], tmp_path):
+def test_figures_writes_a_file_for_each_plot_and_prints_its_path(run, rival_folders, tmp_path, monkeypatch):
+    panels: list[Panel] = []
+    draw = figures.draw
+
+    def recording(*words, **options):
+        for name, panel in draw(*words, **options):
+            panels.append(panel)
+            yield name, panel
+
+    monkeypatch.setattr(figures, "draw", recording)
     code, out, err = run("figures", rival_folders[0], "--out", "drawn")
     assert (code, err) == (0, "")
     listed = out.split()
     assert set(listed) == {str(path.relative_to(tmp_path)) for path in (tmp_path / "drawn").iterdir()}
-    panels = [panel for _, panel in figures.draw(read_runs(rival_folders[:1]))]
     assert len(listed) == sum(len(panel.plots) for panel in panels) + 1
     for name in ("confusion", "refinement", "attention", "embedding", "explain"):
         assert any(path.startswith(f"drawn/{name}-aggmatch-fold-0") for path in listed)

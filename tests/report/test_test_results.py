@@ -41,7 +41,7 @@ def test_predictions_are_cached_with_the_run_and_report_progress(rival_folders, 
     assert module.test_predictions(run, lines.append) is found
     assert len(lines) == 5
     assert found.accuracy == pytest.approx(run.accuracy)
-    assert torch.allclose(found.probs, TrainedModel.load(run.path).evaluate(run.data()).probs, atol=1e-6)
+    assert torch.allclose(found.probs, TrainedModel.load(run.folder.path).evaluate(run.data()).probs, atol=1e-6)
 
 
 def test_quick_predictions_report_one_line(rival_folders):

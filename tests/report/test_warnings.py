@@ -102,6 +102,40 @@ def test_a_method_below_the_baseline_gives_a_warning(tmp_path, accuracy, fires):
         assert "reaches 80.00 %, more than fixmatch with 79.90 %" in found[0].finding
 
 
+METHOD = """
+from aggmatch import Method
+from aggmatch.config import Settings
+
+class Mine(Method[Settings]):
+    baseline = {baseline}
+
+    @classmethod
+    def memory_slots(cls, config, classes):
+        return [5] * classes
+"""
+
+
+@pytest.mark.parametrize("baseline", [True, False])
+def test_a_method_says_itself_that_it_is_a_baseline(tmp_path, baseline):
+    name = f"{tmp_path / f'method_{baseline}.py'}:Mine"
+    (tmp_path / f"method_{baseline}.py").write_text(METHOD.format(baseline=baseline))
+    paths = [
+        write_folder(tmp_path / "m", [], {"accuracy": 80.0}, method=name),
+        write_folder(tmp_path / "f", [], {"accuracy": 70.0}),
+    ]
+    found = list(warnings_of_several(read_runs(paths, allow=[name])))
+    assert [warning.title for warning in found] == (["Unlabelled images did not help"] if baseline else [])
+
+
+@pytest.mark.parametrize(("fill", "fires"), [([5] * 10, False), ([5] * 9 + [4], True), ([4], False)])
+def test_a_method_says_itself_how_many_slots_its_memory_has(tmp_path, fill, fires):
+    name = f"{tmp_path / 'method.py'}:Mine"
+    (tmp_path / "method.py").write_text(METHOD.format(baseline=False))
+    path = write_folder(tmp_path / "a", [line(1000, queue_fill=fill)], {}, method=name)
+    (run,) = read_runs([path], allow=[name])
+    assert [warning.title for warning in warnings_of(run)] == (["Part of the queue never filled"] if fires else [])
+
+
 def test_runs_that_learn_from_different_labels_are_not_compared(tmp_path):
     paths = [
         write_folder(tmp_path / "s", [], {"accuracy": 80.0}, method="supervised"),

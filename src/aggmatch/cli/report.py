@@ -52,7 +52,7 @@ def figures(
         captions.append(f"## {', '.join(written)}\n\n**{panel.title}.** {panel.caption}\n")
     if not captions:
         wanted = ", ".join(names or ["all figures"])
-        why = " ".join(reasons) or "these runs have not kept what it needs. docs/analysis.md lists that."
+        why = " ".join(reasons) or "these runs have not kept what it needs: a log, a model or snapshots."
         raise AggMatchError(f"Nothing could be drawn for {wanted}: {why}")
     write_atomically(out / "captions.md", "\n".join(captions).encode())
     say(str(out / "captions.md"))

@@ -1,1 +1,1 @@
-"""Reports of stored runs: one HTML page, its figures, and explanations of single pseudo labels."""
+"""Figures, pages and explanations of runs, made from run folders and never from a live trainer."""

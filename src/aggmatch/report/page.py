@@ -173,7 +173,7 @@ def left_out(run: StoredRun) -> Iterator[str]:
         reason = "lost its snapshots (its folder has none)" if run.finished else "has no snapshots yet"
     explained = load_method(run.settings.method_name).explains
     parts = "the origin of its pseudo labels, its uncertain pseudo labels, its attention, " if explained else ""
-    yield (f"{run.name} {reason}, so {parts}the calibration of its pseudo labels and its feature space are left out.")
+    yield f"{run.name} {reason}, so {parts}the calibration of its pseudo labels and its feature space are left out."
 
 
 def read_template(environment: Environment, name: str) -> str:

@@ -129,7 +129,7 @@ class Chart:
 
 def charts(runs: Sequence[StoredRun], others: Sequence[Other] = ()) -> list[Chart]:
     """A chart for each condition; `others` belong to the first one."""
-    found = []
+    found: list[Chart] = []
     for condition, members in conditions(runs).items():
         images = test_images(members[0])
         bars = [
@@ -186,7 +186,7 @@ def trust(compared: Sequence[Sequence[Bar]]) -> Iterator[str]:
         yield "Some runs are still training, so the order may change."
     elif any(singles):
         what = "Each is a single run" if all(singles) else "Some are single runs"
-        close = any(overlap(bars[0], bars[1]) for bars in compared)
+        close = any(a.range and b.range and a.range.low <= b.range.high for a, b, *_ in compared)
         yield (
             f"{what}{' and the intervals of the first two overlap' if close else ''}: other labels or another seed may "
             f"change the order."
@@ -195,8 +195,3 @@ def trust(compared: Sequence[Sequence[Bar]]) -> Iterator[str]:
         yield "The lead is larger than the spread over folds and seeds, so it is likely to hold."
     else:
         yield "The lead is within the spread over folds and seeds, so it may be chance."
-
-
-def overlap(first: Bar, second: Bar) -> bool:
-    """Whether the ranges of two results, the better one first, overlap."""
-    return bool(first.range and second.range and first.range.low <= second.range.high)

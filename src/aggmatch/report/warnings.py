@@ -2,7 +2,7 @@
 
 import shlex
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -106,15 +106,11 @@ def pseudo_label_periods(run: StoredRun) -> list[tuple[float, float]]:
     if len(lines) < PERIODS:
         return []
     bounds = [number * len(lines) // PERIODS for number in range(PERIODS + 1)]
-    return [
-        (mean_of(lines[low:high], "pseudo_precision"), mean_of(lines[low:high], "pseudo_coverage"))
-        for low, high in pairwise(bounds)
-    ]
-
-
-def mean_of(lines: Sequence[Mapping[str, float]], name: str) -> float:
-    """Mean of one value over lines of the log."""
-    return statistics.mean(line[name] for line in lines)
+    precision, coverage = (
+        [statistics.mean(line[name] for line in lines[low:high]) for low, high in pairwise(bounds)]
+        for name in ("pseudo_precision", "pseudo_coverage")
+    )
+    return list(zip(precision, coverage, strict=True))
 
 
 def lagging_average(run: StoredRun) -> RunWarning | None:
@@ -159,7 +155,7 @@ def few_steps(run: StoredRun) -> RunWarning | None:
         return None
     return RunWarning(
         "Shorter than the recipe",
-        f"It trains for {steps:,} steps; the recipe of {run.method} on {run.data_name} has {usual:,}.",
+        f"It trains for {steps:,} steps; its recipe has {usual:,}.",
         f"Do not compare it with published results. For the whole recipe, train without --steps or with "
         f"--steps {usual}.",
     )
