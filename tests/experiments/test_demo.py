@@ -12,6 +12,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from aggmatch.data import DataSettings, draw_split, load
 from aggmatch.experiments import demo
 from aggmatch.experiments.demo import Outcome, label_spreading
+from aggmatch.experiments.planned import PlannedRun
 
 QUICK = {"train.steps": 4, "model.name": "small-4", "train.batch": 10, "train.unlabeled_ratio": 1}
 
@@ -47,15 +48,16 @@ def test_the_demo_trains_three_methods_and_compares_them_with_label_spreading(tr
 
 
 def test_every_run_computes_with_one_thread_and_the_slowest_starts_first(tmp_path: Path, quick):
-    planned = []
+    planned: list[PlannedRun] = []
+
+    def record_and_stop(runs):
+        planned.extend(runs)
+        raise RuntimeError("enough")
+
     with pytest.raises(RuntimeError, match="enough"):
-        demo.run(tmp_path, 0, lambda runs: planned.extend(runs) or stop())
+        demo.run(tmp_path, 0, record_and_stop)
     assert {(run.settings.runtime.device, run.settings.runtime.threads) for run in planned} == {("cpu", 1)}
     assert [run.settings.method_name for run in planned] == ["aggmatch", "fixmatch", "supervised"]
-
-
-def stop():
-    raise RuntimeError("enough")
 
 
 def test_label_spreading_uses_the_ten_labels_and_beats_the_nearest_labelled_image():
@@ -85,7 +87,7 @@ def report(monkeypatch):
 
 def test_the_command_ends_with_a_report_of_its_runs(run, quick, trained, report):
     out, outcome = trained
-    shown = {}
+    shown: dict[str, object] = {}
 
     def page(runs, others):
         shown.update(methods=[run.method for run in runs], others=others)
