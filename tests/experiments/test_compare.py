@@ -1,6 +1,7 @@
 import csv
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,7 @@ import pytest
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments import compare
-from aggmatch.experiments.compare import Comparison
-from aggmatch.experiments.planned import train_in_turn
+from aggmatch.experiments.planned import collect, train_in_turn
 from aggmatch.runs.stored import StoredRun
 from aggmatch.settings import resolve
 
@@ -26,47 +26,47 @@ def train(run, title):
 
 
 def run_all(plan, out, follow=train):
-    """Checks, trains and compares the runs of a plan."""
+    """Checks, trains and reads the runs of a plan."""
     runs = compare.place(plan, out)
     compare.find_misfits(runs)
     assert not list(train_in_turn(runs, follow))
-    return compare.collect(runs)
+    return collect(runs)
 
 
-def finished(fold, accuracy, data="digits"):
+def finished(method, fold, accuracy, data="digits"):
     """A finished run, as a results file holds it."""
-    settings = resolve({"data.name": data, "data.labels": 10, "data.fold": fold, "train.steps": 6})
+    chosen = {"method.name": method, "data.name": data, "data.labels": 10, "data.fold": fold, "train.steps": 6}
     summary = {"accuracy": accuracy, "seconds": 2.0}
-    return StoredRun(settings=settings, records=[], summary=summary, steps=6, hardware="a CPU", versions=None)
+    return StoredRun(settings=resolve(chosen), records=[], summary=summary, steps=6, hardware="a CPU", versions=None)
 
 
 def test_the_table_has_mean_and_sample_deviation_with_the_best_method_first():
-    result = Comparison({"a": [finished(0, 50.0), finished(1, 54.0)], "b": [finished(0, 90.0), finished(1, 91.0)]})
-    table = result.table()
-    assert [row[0] for row in table.rows] == ["b", "a"]
+    accuracies = {("uda", 0): 50.0, ("uda", 1): 54.0, ("fixmatch", 0): 90.0, ("fixmatch", 1): 91.0}
+    table = compare.compare([finished(*run, accuracy) for run, accuracy in accuracies.items()])
+    assert [row[0] for row in table.rows] == ["fixmatch", "uda"]
     assert list(table.rows[1][1:6]) == [52.0, pytest.approx(statistics.stdev([50, 54])), 2, 50.0, 54.0]
     assert table.title.startswith("digits, 10 labels, 6 steps, test accuracy of the average network")
 
 
 def test_the_title_names_a_folder_by_the_last_part_of_its_path():
-    result = Comparison({"a": [finished(0, 50.0, data="/home/me/photos")]})
-    assert result.title().startswith("photos, 10 labels, ")
+    table = compare.compare([finished("uda", 0, 50.0, data="/home/me/photos")])
+    assert table.title.startswith("photos, 10 labels, ")
 
 
 def test_one_fold_has_no_deviation():
-    assert Comparison({"a": [finished(0, 50.0)]}).table().rows[0][2] is None
+    assert compare.compare([finished("uda", 0, 50.0)]).rows[0][2] is None
 
 
 def test_a_missing_fold_is_an_empty_cell_and_does_not_count():
-    result = Comparison({"a": [finished(1, 54.0)], "b": [finished(0, 90.0), finished(1, 91.0)]})
-    table = result.table()
+    runs = [finished("uda", 1, 54.0), finished("fixmatch", 0, 90.0), finished("fixmatch", 1, 91.0)]
+    table = compare.compare([*runs, replace(finished("uda", 0, 50.0), summary=None)])
     assert table.columns == ["method", "accuracy %", "± std", "n", "fold 0", "fold 1", "seconds"]
-    assert list(table.rows[1]) == ["a", 54.0, None, 1, None, 54.0, 2.0]
+    assert list(table.rows[1]) == ["uda", 54.0, None, 1, None, 54.0, 2.0]
 
 
 def test_without_a_finished_run_there_is_nothing_to_compare():
     with pytest.raises(AggMatchError, match="no run finished"):
-        compare.collect([])
+        compare.compare([])
 
 
 def test_a_method_from_a_file_gets_a_folder_by_its_short_name(tmp_path: Path):
@@ -86,11 +86,11 @@ def write_method(folder: Path) -> Path:
 
 
 def test_all_methods_train_on_the_same_folds(tmp_path: Path):
-    result = run_all(compare.plan(["supervised", "fixmatch"], 2, layers()), tmp_path)
+    runs = run_all(compare.plan(["supervised", "fixmatch"], 2, layers()), tmp_path)
     for fold in (0, 1):
         splits = [json.loads((tmp_path / m / f"fold{fold}/split.json").read_text()) for m in ("supervised", "fixmatch")]
         assert splits[0] == splits[1]
-    result.write(tmp_path)
+    compare.write(compare.compare(runs), tmp_path)
     rows = list(csv.DictReader((tmp_path / "comparison.csv").read_text().splitlines()))
     assert {row["method"] for row in rows} == {"supervised", "fixmatch"}
     objects = json.loads((tmp_path / "comparison.json").read_text())
@@ -115,9 +115,9 @@ def test_a_comparison_resumes_where_it_stopped(tmp_path: Path):
         trained.append(title)
         train(run, title)
 
-    result = run_all(plan, tmp_path, go_on)
+    runs = run_all(plan, tmp_path, go_on)
     assert trained == ["supervised fold 0", "fixmatch fold 0", "fixmatch fold 0"]
-    assert {name: len(runs) for name, runs in result.runs.items()} == {"supervised": 1, "fixmatch": 1}
+    assert [(run.method, run.finished) for run in runs] == [("supervised", True), ("fixmatch", True)]
 
 
 def test_a_folder_that_holds_a_run_of_other_settings_is_an_error(tmp_path: Path):

@@ -11,7 +11,8 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from aggmatch.data import DataSettings, draw_split, load
 from aggmatch.experiments import demo
-from aggmatch.experiments.demo import label_spreading
+from aggmatch.experiments.demo import Outcome, label_spreading
+from aggmatch.experiments.planned import PlannedRun
 
 QUICK = {"train.steps": 4, "model.name": "small-4", "train.batch": 10, "train.unlabeled_ratio": 1}
 
@@ -27,26 +28,36 @@ def train_here(runs):
         run.complete(lambda training, title: deque(training.train(), maxlen=0).clear())
 
 
-def test_the_demo_trains_three_methods_and_compares_them_with_label_spreading(tmp_path: Path, quick):
-    outcome = demo.run(tmp_path, 0, train_here)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[Path, Outcome]:
+    """A finished demo: its folder and its outcome."""
+    out = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "CHOSEN", demo.CHOSEN | QUICK)
+        return out, demo.run(out, 0, train_here)
+
+
+def test_the_demo_trains_three_methods_and_compares_them_with_label_spreading(trained):
+    out, outcome = trained
     rows = outcome.table().rows
     assert [row[0] for row in rows] == ["supervised", "LabelSpreading (scikit-learn)", "fixmatch", "aggmatch"]
     assert all(0 <= row[1] <= 100 for row in rows)
     assert rows[0][2] is None
     assert [run.method for run in outcome.runs] == list(demo.METHODS)
-    assert all((tmp_path / method / "summary.json").exists() for method in demo.METHODS)
+    assert all((out / method / "summary.json").exists() for method in demo.METHODS)
 
 
-def test_the_demo_computes_the_same_on_every_number_of_cores(tmp_path: Path, quick):
-    planned = []
+def test_every_run_computes_with_one_thread_and_the_slowest_starts_first(tmp_path: Path, quick):
+    planned: list[PlannedRun] = []
+
+    def record_and_stop(runs):
+        planned.extend(runs)
+        raise RuntimeError("enough")
+
     with pytest.raises(RuntimeError, match="enough"):
-        demo.run(tmp_path, 0, lambda runs: planned.extend(runs) or stop())
+        demo.run(tmp_path, 0, record_and_stop)
     assert {(run.settings.runtime.device, run.settings.runtime.threads) for run in planned} == {("cpu", 1)}
-    assert [run.settings.method_name for run in planned] == ["aggmatch", "fixmatch", "supervised"], "the slowest first"
-
-
-def stop():
-    raise RuntimeError("enough")
+    assert [run.settings.method_name for run in planned] == ["aggmatch", "fixmatch", "supervised"]
 
 
 def test_label_spreading_uses_the_ten_labels_and_beats_the_nearest_labelled_image():
@@ -65,44 +76,48 @@ def test_label_spreading_uses_the_ten_labels_and_beats_the_nearest_labelled_imag
 
 
 @pytest.fixture
-def trained_demo(tmp_path: Path, quick):
-    """The folder of a demo whose runs are finished."""
-    demo.run(tmp_path / "d", 0, train_here)
+def report(monkeypatch):
+    """Replaces the function that makes the report."""
+
+    def replace(page):
+        monkeypatch.setitem(sys.modules, "aggmatch.report.page", SimpleNamespace(page=page))
+
+    return replace
 
 
-def test_the_command_ends_with_a_report_of_its_runs(run, tmp_path, trained_demo, monkeypatch):
-    shown = {}
+def test_the_command_ends_with_a_report_of_its_runs(run, quick, trained, report):
+    out, outcome = trained
+    shown: dict[str, object] = {}
 
     def page(runs, others):
         shown.update(methods=[run.method for run in runs], others=others)
         return "the page"
 
-    monkeypatch.setitem(sys.modules, "aggmatch.report.page", SimpleNamespace(page=page))
-    code, out, _ = run("demo", "--out", "d")
+    report(page)
+    code, printed, _ = run("demo", "--out", out)
     assert code == 0
-    assert "aggmatch" in out
-    assert "Report: d/report.html" in out
-    assert (tmp_path / "d/report.html").read_text() == "the page"
-    assert shown["methods"] == ["aggmatch", "fixmatch", "supervised"]
-    assert shown["others"] == [(demo.RIVAL, label_spreading(DataSettings(labels=10))[0])]
+    assert "aggmatch" in printed
+    assert f"Report: {out}/report.html" in printed
+    assert (out / "report.html").read_text() == "the page"
+    assert shown == {"methods": list(demo.METHODS), "others": [(demo.RIVAL, outcome.rival_accuracy)]}
 
 
-def test_the_command_does_not_fail_if_the_report_does(run, trained_demo, monkeypatch):
+def test_the_command_does_not_fail_if_the_report_does(run, quick, trained, report):
     def page(*_, **__):
         raise ValueError("no ink")
 
-    monkeypatch.setitem(sys.modules, "aggmatch.report.page", SimpleNamespace(page=page))
-    code, out, err = run("demo", "--out", "d")
+    report(page)
+    code, printed, err = run("demo", "--out", trained[0])
     assert code == 0
-    assert "aggmatch" in out
+    assert "aggmatch" in printed
     assert "no ink" in err
 
 
-def test_the_command_trains_in_other_processes_and_shows_them(run, tmp_path, quick, monkeypatch, importable):
-    monkeypatch.setattr("aggmatch.experiments.parallel.cores", lambda: 2)
-    code, out, _ = run("demo", "--out", "d")
+def test_the_command_trains_in_other_processes_and_shows_them(run, tmp_path, quick, report, importable):
+    report(lambda *_, **__: "the page")
+    code, printed, _ = run("demo", "--out", "d")
     assert code == 0
     for method in demo.METHODS:
-        assert f"{method}  started" in out
-        assert f"{method}  step 4/4" in out
+        assert f"{method}  started" in printed
+        assert f"{method}  step 4/4" in printed
         assert json.loads((tmp_path / "d" / method / "summary.json").read_text())["hardware"].endswith("1 thread")

@@ -22,8 +22,8 @@ def test_runs_are_trained_and_if_one_fails_the_others_go_on(plan, pretend):
     failures = [event for event in events if isinstance(event, Failure)]
     assert [failure.run for failure in failures] == [bad]
     assert str(bad.path) in failures[0].reason
-    told = [(event.what, event.record and event.record["step"]) for event in events if event.run is good]  # type: ignore[union-attr]
-    assert told == [("started", None), ("logged", 2), ("logged", 4), ("finished", None)]
+    seen = [(event.what, event.record and event.record["step"]) for event in events if event.run is good]  # type: ignore[union-attr]
+    assert seen == [("started", None), ("logged", 2), ("logged", 4), ("finished", None)]
     assert good.finished
     assert not any(event.run is finished for event in events)
 

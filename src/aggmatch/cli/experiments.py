@@ -61,6 +61,7 @@ def compare(
 
     from aggmatch.console import say, stdout
     from aggmatch.experiments import compare as experiment
+    from aggmatch.experiments.planned import collect
     from aggmatch.methods import METHODS
     from aggmatch.registry import short_name
 
@@ -75,9 +76,9 @@ def compare(
         say(f"Left out, because it cannot be trained here: {name}. {why}", error=True)
         runs = [run for run in runs if run.settings.method_name != name]
     failed = train_all(runs, quiet=quiet)
-    comparison = experiment.collect(runs)
-    stdout.print(comparison.table().rich())
-    say(f"Also in {', '.join(map(str, comparison.write(out)))}")
+    table = experiment.compare(collect(runs))
+    stdout.print(table.rich())
+    say(f"Also in {', '.join(map(str, experiment.write(table, out)))}")
     raise_failed(failed, len(runs))
 
 

@@ -1,16 +1,15 @@
 """Several methods on the same folds: which one is better, and by how much more than chance."""
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from aggmatch.augment import check_images
 from aggmatch.config import Layer
 from aggmatch.data import load_for, make_split
 from aggmatch.data.streams import check_balance
 from aggmatch.errors import AggMatchError
-from aggmatch.experiments import planned
 from aggmatch.experiments.planned import PlannedRun
 from aggmatch.files import write_atomically
 from aggmatch.methods import load_method
@@ -25,48 +24,6 @@ FIXED = {
     "data.split": ("whose folds would then have the same labels", "Train on it with: aggmatch train --split FILE"),
 }
 """Settings that the comparison itself sets → why, and what to do instead."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Finished runs on the same folds, by the name of their method."""
-
-    runs: Mapping[str, Sequence[StoredRun]]
-
-    def __post_init__(self) -> None:
-        if not self.runs:
-            raise AggMatchError("There is nothing to compare: no run finished.")
-
-    def table(self) -> Table:
-        """Mean ± sample standard deviation over the folds, best method first; a missing fold is an empty cell."""
-        folds = sorted({run.fold for runs in self.runs.values() for run in runs})
-        rows = []
-        for method, runs in self.runs.items():
-            accuracies = {run.fold: run.accuracy for run in runs if run.accuracy is not None}
-            mean, deviation = mean_and_deviation(list(accuracies.values()))
-            seconds = statistics.mean(run.seconds or 0.0 for run in runs)
-            rows.append([method, mean, deviation, len(runs), *map(accuracies.get, folds), seconds])
-        rows.sort(key=lambda row: -row[1])
-        columns = ["method", "accuracy %", "± std", "n", *(f"fold {fold}" for fold in folds), "seconds"]
-        return Table(columns, rows, title=self.title())
-
-    def title(self) -> str:
-        """What was compared: data set, labels, steps, network and hardware."""
-        run = next(iter(self.runs.values()))[0]
-        steps = sorted({run.steps for runs in self.runs.values() for run in runs})
-        return (
-            f"{run.data_name}, {run.labels} labels, {' / '.join(map(str, steps))} steps, "
-            f"test accuracy of the {run.settings.train.evaluated} network at the last step, {run.hardware}"
-        )
-
-    def write(self, out: Path) -> list[Path]:
-        """Write the table as `comparison.csv`, `.json` and `.md`, and return the paths."""
-        table = self.table()
-        contents = {"csv": table.csv(), "json": table.json() + "\n", "md": f"{table.title}\n\n{table.markdown()}"}
-        paths = [out / f"comparison.{suffix}" for suffix in contents]
-        for path, content in zip(paths, contents.values(), strict=True):
-            write_atomically(path, content.encode())
-        return paths
 
 
 def plan(methods: Sequence[str], folds: int, layers: Sequence[Layer]) -> list[RunSettings]:
@@ -122,10 +79,36 @@ def find_misfits(runs: Sequence[PlannedRun], *, download: bool = False) -> dict[
     return misfits
 
 
-def collect(runs: Sequence[PlannedRun]) -> Comparison:
-    """Compare the finished runs."""
+def compare(runs: Sequence[StoredRun]) -> Table:
+    """Mean ± sample standard deviation of finished runs over the folds, best method first.
+
+    A fold that a method lacks is an empty cell. The title tells data set, labels, steps, network and hardware.
+    """
     by_method: dict[str, list[StoredRun]] = {}
-    for run in planned.collect(runs):
+    for run in runs:
         if run.finished:
             by_method.setdefault(run.method, []).append(run)
-    return Comparison(by_method)
+    finished = [run for members in by_method.values() for run in members]
+    if not finished:
+        raise AggMatchError("There is nothing to compare: no run finished.")
+    folds = sorted({run.fold for run in finished})
+    rows: list[list[Any]] = []
+    for method, members in by_method.items():
+        accuracies = {run.fold: run.accuracy for run in members if run.accuracy is not None}
+        seconds = statistics.mean(run.seconds or 0.0 for run in members)
+        numbers = [*mean_and_deviation(list(accuracies.values())), len(members)]
+        rows.append([method, *numbers, *map(accuracies.get, folds), seconds])
+    rows.sort(key=lambda row: -row[1])
+    first, steps = finished[0], " / ".join(map(str, sorted({run.steps for run in finished})))
+    title = f"{first.data_name}, {first.labels} labels, {steps} steps, "
+    title += f"test accuracy of the {first.settings.train.evaluated} network at the last step, {first.hardware}"
+    return Table(["method", "accuracy %", "± std", "n", *(f"fold {fold}" for fold in folds), "seconds"], rows, title)
+
+
+def write(table: Table, out: Path) -> list[Path]:
+    """Write a comparison as `comparison.csv`, `.json` and `.md`, and return the paths."""
+    contents = {"csv": table.csv(), "json": table.json() + "\n", "md": f"{table.title}\n\n{table.markdown()}"}
+    paths = [out / f"comparison.{suffix}" for suffix in contents]
+    for path, content in zip(paths, contents.values(), strict=True):
+        write_atomically(path, content.encode())
+    return paths

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from aggmatch.bench.step import stand_in
-from aggmatch.bench.timing import synchronize
+from aggmatch.bench.timing import time_calls
 from aggmatch.build import build_modules
 from aggmatch.data import SOURCES
 from aggmatch.devices import choose_device, hardware
@@ -94,15 +94,10 @@ def guess(works: Mapping[str, float], known: Mapping[str, StepPace], name: str) 
 
 def work(settings: RunSettings) -> float:
     """About how much a step computes: weights of the network times views of images."""
-    source, train = SOURCES.load(settings.data.name), settings.train
+    source, train, labels = SOURCES.load(settings.data.name), settings.train, settings.data.labels or 0
+    channels, classes = source.shape[0], len(source.classes)
     with torch.device("meta"):  # no memory, no computation
-        method, network = build_modules(
-            settings,
-            channels=source.shape[0],
-            classes=len(source.classes),
-            labels=settings.data.labels or 0,
-            images=FEW,
-        )
+        method, network = build_modules(settings, channels=channels, classes=classes, labels=labels, images=FEW)
     views = method.views
     return parameter_count(network) * train.batch * (len(views.labeled) + train.unlabeled_ratio * len(views.unlabeled))
 
@@ -133,16 +128,11 @@ def measure(settings: RunSettings) -> StepPace:
 
 
 def time_steps(settings: RunSettings, device: torch.device, *, warm: int, steps: int) -> float:
-    """Mean seconds of a step, after `warm` steps that do not count."""
+    """Median seconds of a step, after `warm` steps that do not count."""
     trainer = Trainer(settings, *stand_in(settings, FEW + (settings.data.labels or 0)), device)
     for _ in range(warm):
         trainer.step()
-    synchronize(device)
-    started = time.monotonic()
-    for _ in range(steps):
-        trainer.step()
-    synchronize(device)
-    return (time.monotonic() - started) / steps
+    return time_calls(trainer.step, device, steps).median
 
 
 def outlook(plan: Plan) -> Table:
@@ -180,9 +170,7 @@ def estimate(plan: Plan, paces: Mapping[str, StepPace], at_once: int = 1) -> Tab
     device = choose_device(plan.runs[0].settings.runtime.device)
     shared = f" How much --at-once {at_once} shortens that is unknown." if at_once > 1 else ""
     total = f"About {duration(sum(seconds.values()))} one after the other on {hardware(device)}.{shared}"
-    origins: Counter[str] = Counter()
-    for name, runs in left.items():
-        origins[paces[name].origin] += len(runs)
+    origins = Counter(paces[name].origin for name, runs in left.items() for _ in runs)
     sources = [f"- {origin} ({plural(count, 'run')})" for origin, count in origins.items()]
     return without_empty(Table(columns, rows, notes=[f"{total} The estimate comes from", *sources]))
 

@@ -172,26 +172,20 @@ def fill(plan: Plan, runs: Sequence[StoredRun], *, any_length: bool) -> Filled:
     known: dict[str, list[StoredRun]] = {}
     for run in runs:
         known.setdefault(likeness(run.settings), []).append(run)
-    ours = {}
-    for planned in plan.cells:
-        if found := fill_cell(planned, known, any_length):
-            ours[planned.cell.row, planned.cell.column] = found
-    return Filled(plan.table, ours)
+    found = {(own.cell.row, own.cell.column): fill_cell(own, known, any_length) for own in plan.cells}
+    return Filled(plan.table, {place: ours for place, ours in found.items() if ours})
 
 
 def fill_cell(planned: PlannedCell, known: Mapping[str, Sequence[StoredRun]], any_length: bool) -> Ours | None:
     """Our number in one cell; None without a run."""
     of_class = planned.cell.of_class
     read: Reader = partial(read_class, of_class) if of_class else attrgetter("accuracy")
-    fitting = [
-        run
-        for wanted in planned.runs
-        for run in known.get(likeness(wanted.settings), [])
-        if (any_length or run.settings.train.steps == wanted.settings.train.steps) and read(run) is not None
-    ]
-    if not fitting:
+    pairs = [(run, own.settings) for own in planned.runs for run in known.get(likeness(own.settings), [])]
+    fitting = [run for run, wanted in pairs if any_length or run.settings.train.steps == wanted.train.steps]
+    groups = group_runs([run for run in fitting if read(run) is not None])
+    if not groups:
         return None
-    longest = max(group_runs(fitting), key=lambda group: group.length)
+    longest = max(groups, key=lambda group: group.length)
     medians = [] if of_class else [run.median for run in longest.runs.values() if run.median]
     changes = departures(planned.protocol, planned.runs[0].settings)
     return Ours(longest, longest.values(read), medians, describe_departures(changes))
@@ -202,12 +196,13 @@ def fill_cell(planned: PlannedCell, known: Mapping[str, Sequence[StoredRun]], an
 
 def describe_left_out(plan: Plan, runs: Sequence[StoredRun], filled: Filled, *, any_length: bool) -> list[str]:
     """Sentences about the runs that are not in the table, one for each reason."""
-    names: dict[str, list[str]] = {}
+    shown, names = filled.runs, dict[str, list[str]]()
     for run in runs:
-        if run.key not in filled.runs:
+        if run.key not in shown:
             reason = why_left_out(plan, run, filled, any_length=any_length)
             names.setdefault(reason, []).append(f"{run.describe()}, {run.settings.train.steps:,} steps")
-    return [f"Left out, because {reason}: {shorten(runs)}." for reason, runs in names.items()]
+    more = {reason: [f"{len(own) - NAMED} more"] * (len(own) > NAMED) for reason, own in names.items()}
+    return [f"Left out, because {reason}: {'; '.join([*own[:NAMED], *more[reason]])}." for reason, own in names.items()]
 
 
 def why_left_out(plan: Plan, run: StoredRun, filled: Filled, *, any_length: bool) -> str:
@@ -230,9 +225,3 @@ def why_left_out(plan: Plan, run: StoredRun, filled: Filled, *, any_length: bool
     if any(ours and ours.group.length == run.length for ours in shown):
         return "the table shows another run of the same settings and fold"
     return "other runs of its cell went further"
-
-
-def shorten(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
-    return "; ".join([*names[:NAMED], *more])

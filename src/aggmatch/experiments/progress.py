@@ -1,13 +1,14 @@
 """Shows runs that train in other processes: a live bar per run on a terminal, lines elsewhere."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from aggmatch.console import describe, say, stdout
 from aggmatch.experiments.parallel import Event
-from aggmatch.experiments.planned import Failure, PlannedRun
+from aggmatch.experiments.planned import Failure
 
 
 def show_progress(events: Iterable[Event | Failure], *, quiet: bool) -> Iterator[Failure]:
@@ -32,20 +33,20 @@ def show_lines(events: Iterable[Event | Failure]) -> Iterator[Event | Failure]:
 
 def show_bars(events: Iterable[Event | Failure]) -> Iterator[Event | Failure]:
     """Show a bar for each run in training; a line takes its place when the run ends."""
-    bars: dict[PlannedRun, TaskID] = {}
-    facts: dict[PlannedRun, dict[str, str]] = {}
+    bars: dict[Path, TaskID] = {}
+    facts: dict[Path, dict[str, str]] = {}
     text, state = (TextColumn(form, markup=False) for form in ("{task.description}", "{task.fields[facts]}"))
     columns = (text, BarColumn(bar_width=None), MofNCompleteColumn(), state, TimeElapsedColumn())
     with Progress(*columns, console=stdout) as progress:
         for event in events:
-            run, train = event.run, event.run.settings.train
+            path, title, train = event.run.path, event.run.title, event.run.settings.train
             if isinstance(event, Failure) or event.what in ("finished", "stopped"):
-                progress.remove_task(bars[run])
                 what = "failed" if isinstance(event, Failure) else event.what
-                progress.console.print(Text("  ".join([run.title, what, *facts[run].values()])))
+                progress.remove_task(bars[path])
+                progress.console.print(Text("  ".join([title, what, *facts[path].values()])))
             elif event.record:
-                facts[run] |= describe(dict(event.record), train.evaluated)
-                progress.update(bars[run], completed=event.record["step"], facts="  ".join(facts[run].values()))
+                facts[path] |= describe(dict(event.record), train.evaluated)
+                progress.update(bars[path], completed=event.record["step"], facts="  ".join(facts[path].values()))
             else:
-                bars[run], facts[run] = progress.add_task(run.title, total=train.steps, facts=""), {}
+                bars[path], facts[path] = progress.add_task(title, total=train.steps, facts=""), {}
             yield event

@@ -80,12 +80,10 @@ def plan(table: PaperTable, layers: Sequence[Layer], out: Path, folds: int | Non
 
 def plan_cell(table: PaperTable, cell: Cell, layers: Sequence[Layer], out: Path, folds: int) -> PlannedCell:
     """Plan all folds of a cell."""
-    runs = []
-    for fold in range(folds):
-        settings = settings_of(table, cell, fold, layers)
-        path = find_folder(settings, out)
-        runs.append(PlannedRun(settings, path, path.name))
-    return PlannedCell(cell, tuple(runs), settings_of(table, cell, 0, []))
+    settings = [settings_of(table, cell, fold, layers) for fold in range(folds)]
+    paths = [find_folder(own, out) for own in settings]
+    runs = tuple(PlannedRun(own, path, path.name) for own, path in zip(settings, paths, strict=True))
+    return PlannedCell(cell, runs, settings_of(table, cell, 0, []))
 
 
 def settings_of(table: PaperTable, cell: Cell, fold: int, layers: Sequence[Layer]) -> RunSettings:
