@@ -1,8 +1,5 @@
 """Large and small random crops, resized, flipped and recoloured; every image draws its own parameters.
 
-Drawing parameters and applying them are separate functions. Shapes never depend on values, and nothing is copied to
-the host.
-
 Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), S the side of the crops, T tries.
 """
 

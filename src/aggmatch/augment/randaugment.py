@@ -15,6 +15,7 @@ Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), V = 
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import Literal
 
@@ -243,6 +244,7 @@ def randaugment_round(
     return images
 
 
+@cache
 def kernels_on(device: str) -> ModuleType | None:
     """Return the Triton kernels of the views, or None without a CUDA device or without Triton."""
     if device != "cuda" or not triton_works():

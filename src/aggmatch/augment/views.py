@@ -26,10 +26,7 @@ GREY = 127
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSettings(Settings):
-    """Section `views`: how views of images are made.
-
-    Example: `ViewSettings(strong="my_views.py:rotated", cutout=0.25)`.
-    """
+    """Section `views`: how views are made. Example: `ViewSettings(strong="my_views.py:noisy", cutout=0.25)`."""
 
     weak: str = "weak"
     """View that methods get as `weak`: one of `aggmatch list views`, or `path/to/file.py:Name`."""
@@ -144,8 +141,8 @@ class Augmenter:
         result = self._views[view](self, images, generator)
         check_images(result, f"The result of view '{view}'")
         if result.shape[:2] != images.shape[:2]:
-            shapes = f"{tuple(images.shape)} to {tuple(result.shape)}"
-            raise AggMatchError(f"View '{view}' must keep the number of images and channels, got from {shapes}.")
+            before, after = tuple(images.shape), tuple(result.shape)
+            raise AggMatchError(f"View '{view}' must keep N and C of its images {before}, got {after}.")
         return result
 
     def plain(self, images: Tensor, generator: torch.Generator) -> Tensor:

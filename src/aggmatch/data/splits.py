@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from reprlib import repr as shorten
-from typing import Annotated, Literal, NotRequired, Self, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, Self, TypedDict
 
 import numpy as np
 import torch
@@ -109,12 +109,11 @@ class Split:
     def encoded(self) -> bytes:
         """Return the split as JSON."""
         names = ("data", "classes", "fold", "images", "fingerprint", "test_fingerprint")
-        everything = torch.equal(self.unlabeled.cpu(), torch.arange(self.images))
-        lists = {"labeled": self.labeled.tolist(), "labels": self.labels.tolist()}
-        lists["unlabeled"] = "all" if everything else self.unlabeled.tolist()
-        return (
-            json.dumps({"format": FORMAT, **{name: getattr(self, name) for name in names}, **lists}) + "\n"
-        ).encode()
+        content: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
+        content |= {name: getattr(self, name).tolist() for name in ("labeled", "labels", "unlabeled")}
+        if content["unlabeled"] == list(range(self.images)):
+            content["unlabeled"] = "all"
+        return (json.dumps(content) + "\n").encode()
 
     @classmethod
     def read(cls, path: Path, data: DataSet) -> Self:
@@ -130,7 +129,7 @@ class Split:
         if fingerprint not in (None, data.fingerprint):
             raise unusable(path, f"images, labels or class names of {data.name} have changed since it was drawn")
         unlabeled = range(size) if content["unlabeled"] == "all" else sorted(content["unlabeled"])
-        tensors = (_indices(content["labeled"]), _indices(content["labels"]), _indices(unlabeled))  # type: ignore[arg-type]
+        tensors = (_indices(content["labeled"]), _indices(content["labels"]), _indices(unlabeled))
         prints = (fingerprint, content.get("test_fingerprint"))
         return cls(data.name, len(data.classes), content["fold"], size, *tensors, *prints)
 
