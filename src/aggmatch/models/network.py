@@ -35,7 +35,8 @@ class Network(nn.Module):
     backbone: any module that maps normalised images (B, C, H, W) to features (B, D), or to a tuple of features and
     logits (B, Y); `classifier` then serves only methods that classify other features. D is the backbone's integer
     attribute `features`, or else found by a trial on images of 32 × 32 pixels. A backbone whose `forward` has a
-    parameter `targets` skips the backward pass of target-only images itself. classes: Y. channels: C.
+    parameter `targets` skips the backward pass of target-only images itself. Dropout in a backbone uses torch's global
+    generator, so that resumed runs are then not equal to the bit. classes: Y. channels: C.
 
     Mean and deviation of the training images are buffers, so that a saved network needs nothing else to predict. The
     backbone computes in bfloat16 if `mixed` is set.
@@ -45,7 +46,6 @@ class Network(nn.Module):
 
     mean: Tensor  # (C, 1, 1), of pixels in [0, 1]
     deviation: Tensor
-
     head: nn.Module
     """A module of the method, such as a projection. It is trained, averaged and saved here; the method calls it."""
 
@@ -112,10 +112,7 @@ def feature_width(backbone: nn.Module, channels: int, classes: int, side: int = 
 
 
 def check_output(backbone: nn.Module, output: object, features: int, classes: int) -> tuple[Tensor, Tensor | None]:
-    """Return a backbone's features and, if it has them, logits; raise an `AggMatchError` if the shapes are wrong.
-
-    features: D, or 0 for any width. classes: Y.
-    """
+    """Return features (B, D) and logits (B, Y) or None; raise an `AggMatchError` for other shapes. D = 0: any width."""
     parts = output if isinstance(output, tuple) else (output,)
     # Of the shapes, only widths are compared: the batch size is symbolic while a model is exported.
     found = [part.shape[1] if isinstance(part, Tensor) and part.ndim == 2 else 0 for part in parts]
