@@ -39,14 +39,14 @@ CONVERT = runpy.run_path(str(ROOT / "docs/_ext/docstrings.py"))["convert"]
 
 
 def test_parameters_in_a_docstring_become_a_definition_list():
-    text = "Do it.\n\nrun: its folder. steps, seed: numbers of\n    two lines. note: not a parameter."
+    text = "Do it.\n\nrun: its folder. steps, seed: numbers of\n    two lines. note: not a parameter. Returns (B,)."
     assert list(CONVERT(text, {"run", "steps", "seed"})) == [
         "Do it.",
         "",
         "``run``",
         "    its folder.",
         "``steps``, ``seed``",
-        "    numbers of two lines. note: not a parameter.",
+        "    numbers of two lines. note: not a parameter. Returns (B,).",
         "",
     ]
 
