@@ -46,7 +46,9 @@ def test_parameters_in_a_docstring_become_a_definition_list():
         "``run``",
         "    its folder.",
         "``steps``, ``seed``",
-        "    numbers of two lines. note: not a parameter. Returns (B,).",
+        "    numbers of two lines. note: not a parameter.",
+        "",
+        "Returns (B,).",
         "",
     ]
 
