@@ -34,4 +34,4 @@ html_copy_source = False
 html_show_sphinx = False
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
-highlight_language = "console"
+highlight_language = "bash"

@@ -15,6 +15,8 @@ from sphinx.application import Sphinx
 
 SPECIAL = re.compile(r"([\\*_|`<>])")
 CODE = re.compile(r"`([^`]+)`")
+OUTCOME = re.compile(r"(?<=[.]) (?=Returns?\b|Raises?\b)")
+"""Where the description of the last parameter ends and that of the result begins."""
 
 
 def rewrite(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -58,9 +60,15 @@ def words(lines: list[str], names: set[str]) -> Iterator[str]:
         yield escape(lead)
     if lead and parts:
         yield ""
+    rest = []
     for given, description in zip(parts[::2], parts[1::2], strict=True):
+        described, *sentences = OUTCOME.split(description.strip(), maxsplit=1)
+        rest += sentences
         yield ", ".join(f"``{name}``" for name in given.split(", "))
-        yield f"    {escape(description.strip())}"
+        yield f"    {escape(described)}"
+    for sentence in rest:
+        yield ""
+        yield escape(sentence)
 
 
 def example(text: str) -> Iterator[str]:

@@ -39,7 +39,7 @@ CONVERT = runpy.run_path(str(ROOT / "docs/_ext/docstrings.py"))["convert"]
 
 
 def test_parameters_in_a_docstring_become_a_definition_list():
-    text = "Do it.\n\nrun: its folder. steps, seed: numbers of\n    two lines. note: not a parameter."
+    text = "Do it.\n\nrun: its folder. steps, seed: numbers of\n    two lines. note: not a parameter. Returns (B,)."
     assert list(CONVERT(text, {"run", "steps", "seed"})) == [
         "Do it.",
         "",
@@ -47,6 +47,8 @@ def test_parameters_in_a_docstring_become_a_definition_list():
         "    its folder.",
         "``steps``, ``seed``",
         "    numbers of two lines. note: not a parameter.",
+        "",
+        "Returns (B,).",
         "",
     ]
 

@@ -5,6 +5,8 @@ import runpy
 import sys
 from pathlib import Path
 
+import nbclient
+import nbformat
 import pytest
 
 import aggmatch
@@ -40,8 +42,6 @@ def test_a_script_runs_from_any_folder(name, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of jupyter_client
 def test_the_notebook_trains_and_shows_the_report(tmp_path, monkeypatch):
-    nbformat = pytest.importorskip("nbformat")
-    nbclient = pytest.importorskip("nbclient")
     source = str(Path(aggmatch.__file__).parents[1])
     for name, value in {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "STEPS": "20", "TMPDIR": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
