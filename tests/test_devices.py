@@ -87,9 +87,5 @@ def test_the_hardware_of_a_cpu_names_the_number_of_threads(monkeypatch, count, w
 def test_provenance_holds_hardware_and_versions():
     assert provenance(CPU, 2) == {
         "hardware": hardware(CPU, 2),
-        "versions": {
-            "aggmatch": aggmatch.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": {"aggmatch": aggmatch.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }

@@ -6,10 +6,6 @@ configuration file and `--set` override both. Settings that are not listed here 
 
 from typing import Any
 
-from aggmatch.config import Layer
-from aggmatch.data import is_folder
-from aggmatch.methods import load_method
-
 # Digits: chosen by accuracy on the unlabelled training images of folds 10 and above, never on test images. The common
 # recipe is the best of about fifty variants. Settings of AggMatch come from 250 runs that vary sixteen settings, the
 # weight decays of AggMatch and FixMatch from six and four values, the warm-up of FeatMatch and the colours of PAWS from
@@ -62,12 +58,3 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
     ("cifar100", "mixmatch"): {"method.unlabeled_weight": 150.0},
     ("cifar100", "aggmatch"): {"method.slots": 256},
 }
-
-
-def recipe(data: str, method: str) -> list[Layer]:
-    """Return the layers of default settings of a method on a data set: data set, method, then both."""
-    return [
-        Layer(f"the recipe of {data}", FOLDER if is_folder(data) else DATA.get(data, {})),
-        Layer(f"the defaults of {method}", load_method(method).defaults),
-        Layer(f"the recipe of {method} on {data}", METHOD.get((data, method), {})),
-    ]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from aggmatch.augment import ViewSettings
+from aggmatch.augment.settings import ViewSettings
 from aggmatch.config import (
     Changes,
     Count,
@@ -22,10 +22,10 @@ from aggmatch.config import (
     no_section,
     sections,
 )
-from aggmatch.data import DataSettings, drawn_settings
+from aggmatch.data import DataSettings, drawn_settings, is_folder
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
-from aggmatch.recipes import recipe
+from aggmatch.recipes import DATA, FOLDER, METHOD
 from aggmatch.registry import absolute
 from aggmatch.validate import InvalidValue
 
@@ -146,6 +146,15 @@ def resolve(changes: Changes) -> RunSettings:
             raise InvalidValue(key, f"must be a string, got {value!r}", sources.get(key, ""))
     values, sources = merge([*recipe(data_name, method_name), *layers])
     return build(values, sources, method_name)
+
+
+def recipe(data: str, method: str) -> list[Layer]:
+    """Return the layers of default settings of a method on a data set: data set, method, then both."""
+    return [
+        Layer(f"the recipe of {data}", FOLDER if is_folder(data) else DATA.get(data, {})),
+        Layer(f"the defaults of {method}", load_method(method).defaults),
+        Layer(f"the recipe of {method} on {data}", METHOD.get((data, method), {})),
+    ]
 
 
 def with_absolute_paths(layer: Layer) -> Layer:

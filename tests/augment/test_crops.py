@@ -11,9 +11,7 @@ from tests.augment.images import from_pillow, seeded, to_pillow
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from aggmatch.augment import Augmenter, ViewSettings
 from aggmatch.augment.crops import (
-    CropSettings,
     cut_and_resize,
     draw_boxes,
     draw_jitter,
@@ -23,6 +21,8 @@ from aggmatch.augment.crops import (
     uniform,
 )
 from aggmatch.augment.randaugment import INDEX
+from aggmatch.augment.settings import CropSettings, ViewSettings
+from aggmatch.augment.views import Augmenter
 from aggmatch.config import describe
 from aggmatch.validate import InvalidValue
 

@@ -5,7 +5,8 @@ import torch
 from tests.augment.images import seeded, some_images
 from tests.data.packages import install, write
 
-from aggmatch.augment import VIEWS, Augmenter, ViewSettings
+from aggmatch.augment.settings import ViewSettings
+from aggmatch.augment.views import VIEWS, Augmenter
 from aggmatch.errors import AggMatchError
 
 FILE = """

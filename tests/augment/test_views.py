@@ -9,10 +9,10 @@ from tests.augment.images import BLEND, SIDES, distinct, seeded, some_images
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from aggmatch.augment import VIEWS, Augmenter, ViewSettings
-from aggmatch.augment.crops import CropSettings, side_of_small
+from aggmatch.augment.crops import side_of_small
 from aggmatch.augment.randaugment import INDEX, OPERATIONS, randaugment_round
-from aggmatch.augment.views import GREY, cut_out, shift_and_mirror
+from aggmatch.augment.settings import CropSettings, ViewSettings
+from aggmatch.augment.views import GREY, VIEWS, Augmenter, cut_out, shift_and_mirror
 from aggmatch.config import describe
 from aggmatch.errors import AggMatchError
 from aggmatch.validate import InvalidValue

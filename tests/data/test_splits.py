@@ -35,11 +35,7 @@ def error_of(data, **values) -> str:
 # Drawing ---------------------------------------------------------------------------------------------------------
 
 
-@given(
-    labels=st.lists(st.integers(-1, 3), max_size=60),
-    per_class=st.integers(1, 5),
-    fold=st.integers(0, 2**40),
-)
+@given(labels=st.lists(st.integers(-1, 3), max_size=60), per_class=st.integers(1, 5), fold=st.integers(0, 2**40))
 @QUICK
 def test_every_class_gets_its_number_of_correct_labels(small_data, labels, per_class, fold):
     data = small_data(labels + list(range(4)) * 5, classes=4)
@@ -140,11 +136,7 @@ def test_a_long_tail_falls_by_its_ratio():
     np.testing.assert_allclose(long_tail(3, 100), [1, 0.1, 0.01])
 
 
-@given(
-    classes=st.integers(2, 30),
-    ratio=st.floats(1, 1e6),
-    extra=st.integers(0, 2000),
-)
+@given(classes=st.integers(2, 30), ratio=st.floats(1, 1e6), extra=st.integers(0, 2000))
 @QUICK
 def test_apportioned_numbers_are_whole_ordered_and_add_up(classes, ratio, extra):
     tail = long_tail(classes, ratio)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.docs.conftest import GUIDES, ROOT
 
-from aggmatch.augment import VIEWS
+from aggmatch.augment.views import VIEWS
 from aggmatch.data import SOURCES
 from aggmatch.methods import METHODS
 from aggmatch.models import MODELS

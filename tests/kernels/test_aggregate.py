@@ -13,12 +13,7 @@ from aggmatch.methods.aggmatch.aggregation import EMPTY, Memory, aggregate, fuse
 
 pytest.importorskip("triton")
 
-OPTIONS: dict[str, Any] = {
-    "temperature": 0.1,
-    "feature_term": True,
-    "class_term": "divergence",
-    "class_weight": 0.5,
-}
+OPTIONS: dict[str, Any] = {"temperature": 0.1, "feature_term": True, "class_term": "divergence", "class_weight": 0.5}
 
 
 def random_case(queries, subsets, slots, features, classes, seed, empty, dtype=torch.float32):

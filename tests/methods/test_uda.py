@@ -7,11 +7,7 @@ import torch
 from aggmatch.methods.uda import UDA, Config
 
 # Progress at which η has grown by a share g.
-PROGRESS = {
-    "linear": lambda g: g,
-    "log": lambda g: -math.log(1 - g) / 5,
-    "exp": lambda g: 1 + math.log(g) / 5,
-}
+PROGRESS = {"linear": lambda g: g, "log": lambda g: -math.log(1 - g) / 5, "exp": lambda g: 1 + math.log(g) / 5}
 
 
 def train(state, steps):

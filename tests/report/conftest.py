@@ -11,7 +11,7 @@ from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 from aggmatch.report import figures
 from aggmatch.report.figure import Panel, Plot, house_style, new_figure
-from aggmatch.report.figures import embedding
+from aggmatch.report.figures import features
 from aggmatch.report.page import page
 from aggmatch.runs.stored import StoredRun, read_runs
 from aggmatch.settings import resolve
@@ -92,7 +92,7 @@ def fakes(monkeypatch) -> FakeFigures:
 def first_features_for_tsne() -> Iterator[None]:
     """Within, the first two features replace t-SNE, which takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedding, "tsne", lambda feature, start=None: feature[:, :2])
+        patch.setattr(features, "tsne", lambda feature, start=None: feature[:, :2])
         yield
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.folders import write_folder
 
 from aggmatch import cli
-from aggmatch.report.configuration import changed_settings, command, difference_rows, setting_rows
+from aggmatch.report.summary import changed_settings, command, difference_rows, setting_rows
 from aggmatch.runs.stored import read_runs
 from aggmatch.training import run as loop
 

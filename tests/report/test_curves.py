@@ -8,9 +8,9 @@ import pytest
 from matplotlib.axes import Axes
 from tests.folders import line, write_folder
 
-from aggmatch.report.curves import Quantity, curve, describe_runs, mean_curve
 from aggmatch.report.figure import Panel
 from aggmatch.report.figures import draw
+from aggmatch.report.figures.training import Quantity, curve, describe_runs, mean_curve
 from aggmatch.report.style import METHOD_COLORS
 from aggmatch.runs.stored import StoredRun, read_runs
 

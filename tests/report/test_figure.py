@@ -9,8 +9,19 @@ import pytest
 
 from aggmatch.errors import AggMatchError
 from aggmatch.report import figure as module
-from aggmatch.report.classes import name_classes
-from aggmatch.report.figure import PHONE, Panel, Plot, each, file_bytes, files, house_style, short, slug, svg
+from aggmatch.report.figure import (
+    PHONE,
+    Panel,
+    Plot,
+    each,
+    file_bytes,
+    files,
+    house_style,
+    name_classes,
+    short,
+    slug,
+    svg,
+)
 from aggmatch.report.style import FOREGROUND
 
 XLINK = "{http://www.w3.org/1999/xlink}href"

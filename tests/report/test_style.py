@@ -8,16 +8,8 @@ from matplotlib.colors import to_rgb
 from tests.folders import write_folder
 
 from aggmatch.methods import METHODS
-from aggmatch.report.style import (
-    CLASS_COLORS,
-    METHOD_COLORS,
-    OTHER_COLORS,
-    Look,
-    class_color,
-    class_mark,
-    looks,
-    method_colors,
-)
+from aggmatch.report.figure import Look, class_color, class_mark, looks, method_colors
+from aggmatch.report.style import CLASS_COLORS, METHOD_COLORS, OTHER_COLORS
 from aggmatch.runs.stored import read_runs
 
 ALL_SHADES = [*METHOD_COLORS.values(), *OTHER_COLORS]

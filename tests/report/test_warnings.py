@@ -57,11 +57,7 @@ def test_falling_precision_gives_a_warning(tmp_path, log, fires):
 
 @pytest.mark.parametrize(
     ("fill", "changes", "fires"),
-    [
-        ([64] * 9 + [63], {}, True),
-        ([64] * 10, {}, False),
-        ([640], {"method__class_balanced": False}, False),
-    ],
+    [([64] * 9 + [63], {}, True), ([64] * 10, {}, False), ([640], {"method__class_balanced": False}, False)],
 )
 def test_rings_that_never_filled_give_a_warning(tmp_path, fill, changes, fires):
     path = write_folder(tmp_path / "a", [line(1000, queue_fill=fill)], {}, method="aggmatch", **changes)

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from aggmatch.errors import AggMatchError
-from aggmatch.runs.log import Log, read_log, scalars
+from aggmatch.runs.folder import read_log
+from aggmatch.runs.log import Log, scalars
 
 
 def test_a_log_is_cut_back_to_a_position_and_an_incomplete_last_line_is_left_out(tmp_path: Path):

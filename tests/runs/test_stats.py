@@ -23,8 +23,7 @@ def test_lengths_sort_unfinished_before_finished_and_short_before_long():
 
 
 @pytest.mark.parametrize(
-    ("counts", "text"),
-    [([20, 20], "20 evaluations"), ([1], "1 evaluation"), ([20, 3, 5], "3 to 20 evaluations")],
+    ("counts", "text"), [([20, 20], "20 evaluations"), ([1], "1 evaluation"), ([20, 3, 5], "3 to 20 evaluations")]
 )
 def test_the_number_of_evaluations_in_medians_is_described(counts, text):
     assert describe_counts(Median(50.0, count) for count in counts) == text

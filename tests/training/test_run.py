@@ -16,8 +16,7 @@ from aggmatch.config import Layer, read_file
 from aggmatch.errors import AggMatchError
 from aggmatch.inference.model import Snapshot, TrainedModel
 from aggmatch.runs.checkpoint import Checkpoint, found, load_newest, pack, save, unpack
-from aggmatch.runs.folder import RunFolder
-from aggmatch.runs.log import read_log
+from aggmatch.runs.folder import RunFolder, read_log
 from aggmatch.settings import resolve
 from aggmatch.training import run as loop
 

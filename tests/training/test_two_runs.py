@@ -110,8 +110,7 @@ def noting_threads(run: Run) -> list[int]:
 
 @pytest.mark.usefixtures("three_threads")
 @pytest.mark.parametrize(
-    ("wanted", "model", "used"),
-    [(0, "small-4", 1), (2, "small-4", 2), (0, "small-64", 3), (1, "small-64", 1)],
+    ("wanted", "model", "used"), [(0, "small-4", 1), (2, "small-4", 2), (0, "small-64", 3), (1, "small-64", 1)]
 )
 def test_a_run_computes_with_its_threads_and_its_files_name_them(tmp_path: Path, wanted, model, used):
     run = make(tmp_path / "run", "supervised", wanted, **{"model.name": model, "train.steps": 1})

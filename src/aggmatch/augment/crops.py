@@ -4,14 +4,12 @@ Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), S th
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from aggmatch.augment.randaugment import INDEX, blend, tone
-from aggmatch.config import Fraction, Settings
-from aggmatch.validate import InvalidValue
+from aggmatch.augment.settings import CropSettings
 
 ASPECT = 4 / 3
 """Largest ratio between the sides of a crop, before it is resized to a square."""
@@ -19,33 +17,6 @@ TRIES = 10
 """Number of boxes drawn for each image; the first box that fits into the image is used."""
 LEAST_SIDE = 4
 """Smallest side of a small crop, in pixels."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CropSettings(Settings):
-    """Section `views.crops`: large and small crops. The defaults are those of PAWS for CIFAR-10."""
-
-    large_area: tuple[Fraction, ...] = (0.75, 1.0)
-    """Smallest and largest share of the image's area in a large crop, which is resized to the side of the image."""
-    small_area: tuple[Fraction, ...] = (0.3, 0.75)
-    """Smallest and largest share of the image's area in a small crop."""
-    small_side: Fraction = 18 / 32
-    """Side of a small crop as a share of the image's side; rounded to whole pixels, at least 4."""
-    jitter: Fraction = 0.4
-    """Brightness, contrast and saturation change by factors from 1 − jitter to 1 + jitter, in random order."""
-    jittered: Fraction = 0.8
-    """Share of the crops with colour jitter."""
-    solarized: Fraction = 0.2
-    """Share of the crops in which grey values above a random threshold are inverted."""
-    equalized: Fraction = 0.2
-    """Share of the crops with an equalized histogram."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("large_area", "small_area"):
-            ends = getattr(self, name)
-            if len(ends) != 2 or not 0 < ends[0] <= ends[1]:
-                raise InvalidValue(name, f"must be two shares above 0, the smaller first, got {list(ends)}")
 
 
 def side_of_small(side: int, settings: CropSettings) -> int:

@@ -22,10 +22,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from aggmatch.augment.settings import Interpolation
 from aggmatch.kernels import triton_works
 
 Family = Literal["geometric", "table", "blend", "none"]
-Interpolation = Literal["nearest", "bilinear"]
 
 ONE = 1 << 16
 """1 in the 16.16 fixed point of Pillow's nearest-neighbour transform."""

@@ -8,53 +8,19 @@ Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), R ro
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from aggmatch.augment.crops import CropSettings, random_crop, side_of_small, uniform
-from aggmatch.augment.randaugment import INDEX, OPERATIONS, Interpolation, kernels_on, pick, randaugment_round
-from aggmatch.config import Fraction, Natural, Settings
+from aggmatch.augment.crops import random_crop, side_of_small, uniform
+from aggmatch.augment.randaugment import INDEX, OPERATIONS, kernels_on, pick, randaugment_round
+from aggmatch.augment.settings import ViewSettings
+from aggmatch.data.images import check_images
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import Registry
-from aggmatch.validate import InvalidValue
 
 GREY = 127
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewSettings(Settings):
-    """Section `views`: how views are made. Example: `ViewSettings(strong="my_views.py:noisy", cutout=0.25)`."""
-
-    weak: str = "weak"
-    """View that methods get as `weak`: one of `aggmatch list views`, or `path/to/file.py:Name`."""
-    strong: str = "strong"
-    """View that methods get as `strong`."""
-    flip: bool | None = None
-    """Whether half of the images are flipped horizontally. None: if that preserves the classes of the data set."""
-    shift: Fraction = 0.125
-    """Largest shift of the weak view as a share of the side, with reflected borders: 4 pixels of 32."""
-    randaugment: Literal["discrete", "continuous"] = "continuous"
-    """discrete: integer levels, each round applied with probability ½. continuous: magnitudes from ranges, always."""
-    ops: tuple[str, ...] = tuple(OPERATIONS)
-    """Operations from which every round draws one per image, with replacement."""
-    rounds: Natural | None = None
-    """Operations per image. None: 2 if discrete, 3 if continuous."""
-    cutout: Fraction = 0.5
-    """Side of the grey square as a share of the image's side; if continuous, the largest side. 0 switches it off."""
-    interpolation: Interpolation = "nearest"
-    """How rotation, shear and translation sample pixels; bilinear suits very small images."""
-    crops: CropSettings = field(default_factory=CropSettings)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.ops:
-            raise InvalidValue("ops", "must name at least one operation, got none")
-        for name in self.ops:
-            if name not in OPERATIONS:
-                raise InvalidValue("ops", f"must hold names among {', '.join(OPERATIONS)}, got {name!r}")
 
 
 def shift_and_mirror(images: Tensor, down_N: Tensor, right_N: Tensor, mirrored_N: Tensor) -> Tensor:
@@ -214,13 +180,3 @@ class Augmenter:
                 rows.append((INDEX[name], *ends, -1 if operation.family == "geometric" else 1))
             self._pools[device] = torch.tensor(rows, dtype=torch.float32).T.contiguous().to(device)
         return self._pools[device]
-
-
-def check_images(images: Tensor, what: str = "Images") -> None:
-    """Raise `AggMatchError` unless the images are uint8 of shape (N, 1 or 3, side, side)."""
-    if not isinstance(images, Tensor):
-        raise AggMatchError(f"{what} must be a torch tensor, got {type(images).__name__}.")
-    shape = tuple(images.shape)
-    if images.dtype != torch.uint8 or len(shape) != 4 or shape[1] not in (1, 3) or shape[2] != shape[3]:
-        kind = str(images.dtype).removeprefix("torch.")
-        raise AggMatchError(f"{what} must be uint8 of shape (N, 1 or 3, side, side), got {kind} of shape {shape}.")

@@ -71,7 +71,7 @@ def watch_step(trainer: Trainer, batch: Batch) -> dict[str, list[Call]]:
     if isinstance(trainer.method, AggMatch):
         functions |= {
             "enqueue": (trainer.method.queue, "enqueue"),
-            "split": (trainer.method, "deal"),
+            "split": (trainer.method, "split"),
             "aggregation": (trainer.method, "attend"),
         }
     with ExitStack() as stack:

@@ -41,12 +41,7 @@ class Timing(NamedTuple):
 
     def to_dict(self) -> dict[str, float]:
         """Return plain values for JSON, in milliseconds."""
-        return {
-            "median_ms": 1e3 * self.median,
-            "p5_ms": 1e3 * self.low,
-            "p95_ms": 1e3 * self.high,
-            "calls": self.calls,
-        }
+        return {"median_ms": 1e3 * self.median, "p5_ms": 1e3 * self.low, "p95_ms": 1e3 * self.high, "calls": self.calls}
 
 
 @dataclass(frozen=True)

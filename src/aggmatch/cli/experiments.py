@@ -85,8 +85,7 @@ def compare(
 @app.command()
 def reproduce(
     table: Annotated[
-        str,
-        typer.Argument(help="main, noise, per-class, components, similarity, confidence, queue or momentum."),
+        str, typer.Argument(help="main, noise, per-class, components, similarity, confidence, queue or momentum.")
     ],
     methods: Annotated[str | None, typer.Option(help="Only these, comma-separated.", show_default="all")] = None,
     data: Annotated[str | None, typer.Option(help="Only these data sets, comma-separated.", show_default="all")] = None,

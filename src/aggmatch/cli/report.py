@@ -64,14 +64,12 @@ def figures(
 def explain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an AggMatch run.", show_default=False)],
     images: Annotated[
-        list[str],
-        typer.Argument(metavar="IMAGE", help="Training images: their numbers, or files.", show_default=False),
+        list[str], typer.Argument(metavar="IMAGE", help="Training images: their numbers, or files.", show_default=False)
     ],
     snapshot: Annotated[int | None, typer.Option(metavar="STEP", help="Snapshot.", show_default="the last")] = None,
     top: Annotated[int, typer.Option(help="Number of queue entries shown, those with most weight.", min=1)] = 8,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Picture: .png, .svg or .pdf; numbered if there are several."),
+        Path | None, typer.Option(metavar="FILE", help="Picture: .png, .svg or .pdf; numbered if there are several.")
     ] = None,
     data_dir: DataDir = None,
     download: Download = False,

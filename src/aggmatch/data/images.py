@@ -230,3 +230,13 @@ def reading(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
         raise corrupt(path, str(error).rstrip(".") or type(error).__name__) from None
+
+
+def check_images(images: Tensor, what: str = "Images") -> None:
+    """Raise `AggMatchError` unless the images are uint8 of shape (N, 1 or 3, side, side)."""
+    if not isinstance(images, Tensor):
+        raise AggMatchError(f"{what} must be a torch tensor, got {type(images).__name__}.")
+    shape = tuple(images.shape)
+    if images.dtype != torch.uint8 or len(shape) != 4 or shape[1] not in (1, 3) or shape[2] != shape[3]:
+        kind = str(images.dtype).removeprefix("torch.")
+        raise AggMatchError(f"{what} must be uint8 of shape (N, 1 or 3, side, side), got {kind} of shape {shape}.")

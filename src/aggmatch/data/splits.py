@@ -16,8 +16,6 @@ from torch import Tensor
 
 from aggmatch.config import Count, Fraction, Natural, Range, Settings
 from aggmatch.data.images import UNKNOWN, DataSet
-from aggmatch.data.noise import asymmetric, class_numbers, parse_map, symmetric
-from aggmatch.data.randomness import Use, bits, shuffled
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
 from aggmatch.validate import InvalidValue, read_json
@@ -61,7 +59,10 @@ class DataSettings(Settings):
             raise InvalidValue("noise_rate", f"must be above 0 with {self.noise} noise, got {self.noise_rate}")
         if self.noise_map and self.noise != "asymmetric":
             raise InvalidValue("noise_map", f"needs asymmetric noise, got {self.noise}")
-        parse_map(self.noise_map)
+        if self.noise_map:
+            from aggmatch.data.noise import parse_map
+
+            parse_map(self.noise_map)
         if self.split is not None:
             for name in ("labeled_imbalance", "unlabeled_imbalance", "noise"):
                 if getattr(self, name) != getattr(DataSettings, name):
@@ -205,6 +206,8 @@ def draw_split(data: DataSet, settings: DataSettings) -> Split:
 
     Example: `draw_split(load("digits"), DataSettings(labels=40)).labeled.shape` is (40,).
     """
+    from aggmatch.data.randomness import Use, bits, shuffled
+
     classes = len(data.classes)
     truth = data.train.labels.cpu().numpy()
     sizes = np.bincount(truth[truth != UNKNOWN], minlength=classes)
@@ -301,10 +304,12 @@ def apportion(total: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _given_labels(data: DataSet, truth: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
-    if settings.noise == "symmetric":
-        return symmetric(truth, len(data.classes), settings.noise_rate, settings.fold)
     if settings.noise == "none":
         return truth
+    from aggmatch.data.noise import asymmetric, class_numbers, parse_map, symmetric
+
+    if settings.noise == "symmetric":
+        return symmetric(truth, len(data.classes), settings.noise_rate, settings.fold)
     mapping = parse_map(settings.noise_map) or data.noise_map
     if not mapping:
         raise InvalidValue("data.noise_map", f'must be set for {data.name}, which has no map, for example ["cat>dog"]')

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aggmatch.augment import check_images
 from aggmatch.config import Layer
 from aggmatch.data import load_for, make_split
+from aggmatch.data.images import check_images
 from aggmatch.data.streams import check_balance
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.planned import PlannedRun

@@ -12,12 +12,11 @@ import torch
 
 from aggmatch.bench.step import stand_in
 from aggmatch.bench.timing import time_calls
-from aggmatch.build import build_modules
 from aggmatch.data import SOURCES
 from aggmatch.devices import choose_device, hardware
 from aggmatch.experiments.planned import PlannedRun
 from aggmatch.experiments.reproduce import Plan, describe_missing
-from aggmatch.methods import load_method
+from aggmatch.methods import build_modules, load_method
 from aggmatch.models import parameter_count
 from aggmatch.registry import short_name
 from aggmatch.settings import RunSettings
@@ -97,7 +96,15 @@ def work(settings: RunSettings) -> float:
     source, train, labels = SOURCES.load(settings.data.name), settings.train, settings.data.labels or 0
     channels, classes = source.shape[0], len(source.classes)
     with torch.device("meta"):  # no memory, no computation
-        method, network = build_modules(settings, channels=channels, classes=classes, labels=labels, images=FEW)
+        method, network = build_modules(
+            settings.model.name,
+            settings.method_name,
+            settings.method,
+            channels=channels,
+            classes=classes,
+            labels=labels,
+            images=FEW,
+        )
     views = method.views
     return parameter_count(network) * train.batch * (len(views.labeled) + train.unlabeled_ratio * len(views.unlabeled))
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from aggmatch.experiments.planned import Failure, PlannedRun
 from aggmatch.registry import is_code
 from aggmatch.settings import parts_named
-from aggmatch.training.run import signals
+from aggmatch.signals import signals
 
 POLL = 0.1
 """Seconds between two looks at the processes."""

@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from aggmatch import __version__
-from aggmatch.augment import check_images
-from aggmatch.build import build_modules
 from aggmatch.config import Changes
 from aggmatch.data import DataSet, load_for
-from aggmatch.data.folder import decode_all, read_labeled
+from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate, predict
-from aggmatch.methods import Method
+from aggmatch.methods import Method, build_modules
 from aggmatch.models import Network, images_at_once
 from aggmatch.runs.checkpoint import Checkpoint, unpack
 from aggmatch.runs.folder import RunFolder
@@ -83,6 +81,8 @@ class TrainedModel:
 
     def predict_files(self, files: Sequence[Path]) -> Iterator[tuple[Path, Tensor]]:
         """Yield each file that can be read with its class probabilities, (Y,); images are scaled as in training."""
+        from aggmatch.data.folder import decode_all
+
         batch = images_at_once(self.side)
         for first in range(0, len(files), batch):
             some = files[first : first + batch]
@@ -93,6 +93,8 @@ class TrainedModel:
     def evaluate(self, data: DataSet | Path) -> Evaluation:
         """Evaluate on the test images of a data set, or on a folder of images with one subfolder per class."""
         if isinstance(data, Path):
+            from aggmatch.data.folder import read_labeled
+
             images = read_labeled(data, self.classes, self.side, self.network.channels)
         elif data.classes == self.classes:
             images = data.test
@@ -140,7 +142,9 @@ def rebuild(
     facts = saved.facts
     with torch.random.fork_rng(devices=[]):  # the initial weights are replaced
         counts = {name: facts[name] for name in ("channels", "labels", "images")}
-        method, network = build_modules(settings, classes=len(facts["classes"]), **counts)
+        method, network = build_modules(
+            settings.model.name, settings.method_name, settings.method, classes=len(facts["classes"]), **counts
+        )
     network.mixed = facts.get("mixed", False) and device.type == "cuda"  # bfloat16 is slow on a CPU
     networks = []
     for section in sections:

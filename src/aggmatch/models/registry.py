@@ -10,10 +10,7 @@ from aggmatch.models.network import Network
 from aggmatch.registry import Registry, is_code
 from aggmatch.validate import InvalidValue
 
-FAMILIES = {
-    "small": "small or small-WIDTH",
-    "wrn": "wrn-DEPTH-WIDTH with a depth of 10, 16, 22, 28, ...",
-}
+FAMILIES = {"small": "small or small-WIDTH", "wrn": "wrn-DEPTH-WIDTH with a depth of 10, 16, 22, 28, ..."}
 """Built-in families of networks, whose names contain numbers, and the form of these names."""
 
 MODELS: Registry[type[nn.Module]] = Registry(

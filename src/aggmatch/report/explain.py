@@ -12,12 +12,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from aggmatch.data import DataSet, Split
-from aggmatch.data.folder import name_below
 from aggmatch.data.images import UNKNOWN
 from aggmatch.errors import AggMatchError
 from aggmatch.inference import Snapshot
-from aggmatch.report.classes import draw_distributions
-from aggmatch.report.figure import PHONE, Panel, Plot, house_style, new_figure, picture, short, slug
+from aggmatch.report.figure import PHONE, Panel, Plot, draw_distributions, house_style, new_figure, picture, short, slug
 from aggmatch.report.pseudo_labels import explains, no_snapshots, run_network
 from aggmatch.report.style import FOREGROUND, RIGHT, WRONG
 from aggmatch.runs.stored import StoredRun, snapshot_step
@@ -161,6 +159,8 @@ def image_number(data: DataSet, word: str) -> int:
     """The number of the training image that a word names: by number, by name, or by file in a folder of images."""
     path, folder = Path(word).parent.resolve() / Path(word).name, Path(data.name)
     if data.train.names and path.is_file() and path.is_relative_to(folder):
+        from aggmatch.data.folder import name_below
+
         word = name_below(folder, path)
     if word in data.test.names:
         raise AggMatchError(f"{word} is a test image: only training images have pseudo labels.")

@@ -2,12 +2,13 @@
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from textwrap import wrap
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from warnings import catch_warnings, filterwarnings
 from zlib import crc32
 
@@ -17,9 +18,28 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from numpy.typing import NDArray
 
+from aggmatch.data.images import UNKNOWN
 from aggmatch.errors import AggMatchError
-from aggmatch.report.style import ACCENT, FOREGROUND, PAGE_FONT, STYLE, THEMES
+from aggmatch.report.style import (
+    ACCENT,
+    CLASS_COLORS,
+    CLASS_MARKS,
+    FOREGROUND,
+    LINES,
+    MARKS,
+    METHOD_COLORS,
+    NEUTRAL,
+    OTHER_COLORS,
+    PAGE_FONT,
+    RIGHT,
+    STYLE,
+    THEMES,
+    WRONG,
+)
+from aggmatch.runs.stats import conditions, grouped
+from aggmatch.runs.stored import StoredRun
 
 PHONE = 3.75
 """Inches that a phone shows without scaling: no plot is wider."""
@@ -29,6 +49,11 @@ MANY = 20
 """More classes than this are not named one by one."""
 LONGEST = 120
 """Characters of a slug; file systems allow twice as many in a name."""
+
+CONFUSED_PAIRS = (("cat", "dog"), ("deer", "horse"), ("airplane", "bird"), ("automobile", "truck"))
+"""Classes that the paper names as often confused."""
+BARS = 10
+"""Most classes in a bar chart: of more, those with the largest probabilities."""
 
 Thing = TypeVar("Thing")
 Made = TypeVar("Made")
@@ -136,6 +161,99 @@ def legend(figure: Figure, handles: Mapping[str, Any]) -> None:
 def short(name: str, letters: int = 14) -> str:
     """A name, cut if it is too long for its place."""
     return name if len(name) <= letters else f"{name[: letters - 1]}…"
+
+
+# Runs and classes ---------------------------------------------------------------------------------------------------
+
+
+def method_colors(method: str) -> tuple[str, str, str]:
+    """The shades of a method, always the same ones."""
+    return METHOD_COLORS.get(method) or OTHER_COLORS[crc32(method.encode()) % len(OTHER_COLORS)]
+
+
+def class_color(number: int) -> str:
+    """The colour of a class."""
+    return CLASS_COLORS[number % len(CLASS_COLORS)]
+
+
+def class_mark(number: int) -> str:
+    """The mark of a class."""
+    return CLASS_MARKS[number // len(CLASS_COLORS) % len(CLASS_MARKS)]
+
+
+class Look(NamedTuple):
+    """How a run is drawn."""
+
+    color: str
+    line: Any
+    mark: str
+
+
+def looks(runs: Sequence[StoredRun]) -> dict[StoredRun, Look]:
+    """The look of each run. Runs of one group look the same under every condition.
+
+    The first variant of a method has the method's own colour and a solid line; further ones have other shades of it,
+    other lines and other marks.
+    """
+    found: dict[StoredRun, Look] = {}
+    groups: dict[str, Look] = {}
+    variants: Counter[str] = Counter()
+    for part in conditions(runs).values():
+        for name, group in grouped(part).items():
+            method = group[0].method
+            if name not in groups:
+                colors, number = method_colors(method), variants[method]
+                mark = MARKS[len(groups) % len(MARKS)]
+                groups[name] = Look(colors[number % len(colors)], LINES[number % len(LINES)], mark)
+                variants[method] += 1
+            found |= dict.fromkeys(group, groups[name])
+    return found
+
+
+def pairs_among(classes: Sequence[str]) -> list[tuple[int, int]]:
+    """Numbers of both classes of each confused pair that the data set has."""
+    return [
+        (classes.index(first), classes.index(second))
+        for first, second in CONFUSED_PAIRS
+        if first in classes and second in classes
+    ]
+
+
+def name_classes(axes: Axes, classes: Sequence[str]) -> None:
+    """Write the names of the classes along two sides of a heat map, unless there are many."""
+    names = [short(name) for name in classes] if len(classes) <= MANY else []
+    long = max(map(len, classes)) > 2
+    turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if long else {}
+    axes.set_xticks(range(len(names)), names, **turned)
+    axes.set_yticks(range(len(names)), names)
+
+
+def shown_classes(distributions: Sequence[NDArray[np.float32]], truth: int) -> list[int]:
+    """Classes to draw bars for: all if they are few, else those with the largest probabilities and the true one."""
+    largest = np.maximum.reduce(list(distributions))
+    ranked = sorted(range(len(largest)), key=lambda number: (number != truth, -largest[number]))
+    return sorted(ranked[:BARS])
+
+
+def draw_distributions(
+    row: Sequence[Axes], distributions: Sequence[NDArray[np.float32]], truth: int, classes: Sequence[str]
+) -> None:
+    """Draw class distributions as bar charts that share their rows; names are left of the first chart.
+
+    The true class is green and has a dotted line, a wrong favourite is red.
+    """
+    shown = shown_classes(distributions, truth)
+    for axes, probs in zip(row, distributions, strict=True):
+        favorite = {int(probs.argmax()): ACCENT if truth == UNKNOWN else WRONG}
+        colors = [RIGHT if number == truth else favorite.get(number, NEUTRAL) for number in shown]
+        axes.barh(range(len(shown)), probs[shown], color=colors)
+        names = [short(classes[number]) for number in shown] if axes is row[0] else []
+        axes.set_yticks(range(len(names)), names, size=7)
+        axes.set(xlim=(0, 1), xticks=[], ylim=(len(shown) - 0.5, -0.5))
+        if truth != UNKNOWN:
+            axes.axhline(shown.index(truth), color=FOREGROUND, linewidth=0.6, alpha=0.5, linestyle=(0, (1, 2)))
+        axes.tick_params(length=0)
+        axes.grid(visible=False)
 
 
 # Files ------------------------------------------------------------------------------------------------------------

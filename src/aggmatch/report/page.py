@@ -22,9 +22,8 @@ from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
 from aggmatch.methods import load_method
-from aggmatch.report import configuration, figures, summary, test_results, warnings
-from aggmatch.report.figure import Panel, svg
-from aggmatch.report.style import looks
+from aggmatch.report import figures, summary, test_results, warnings
+from aggmatch.report.figure import Panel, looks, svg
 from aggmatch.report.test_results import Progress, silent
 from aggmatch.runs.stats import best_pairs, conditions, first_of_groups, grouped
 from aggmatch.runs.stored import StoredRun, read_runs
@@ -79,7 +78,7 @@ def page(
         thresholds=test_results.THRESHOLDS,
         left_out=[] if quick else [reason for run in firsts for reason in left_out(run)],
         class_tables=list(class_tables(runs)) if ranked else [],
-        differences=configuration.difference_rows(firsts),
+        differences=summary.difference_rows(firsts),
         difference_names=[run.name for run in firsts],
         quick=quick,
         refresh=refresh,
@@ -147,8 +146,8 @@ def view(run: StoredRun, color: str) -> dict[str, Any]:
         "interval": summary.interval_of(run.accuracy, images),
         "precision": run.pseudo_labels("precision"),
         "coverage": run.pseudo_labels("coverage"),
-        "settings": configuration.setting_rows(run),
-        "command": configuration.command(run),
+        "settings": summary.setting_rows(run),
+        "command": summary.command(run),
     }
 
 

@@ -8,13 +8,7 @@ has the colour `FOREGROUND`, which becomes the text colour of the page in SVG, a
 and with white.
 """
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any, NamedTuple
-from zlib import crc32
-
-from aggmatch.runs.stats import conditions, grouped
-from aggmatch.runs.stored import StoredRun
+from typing import Any
 
 FOREGROUND = "#010203"
 """Text, axes and marks: a black that nothing else uses, so that it can be found and replaced in the SVG."""
@@ -100,47 +94,3 @@ STYLE: dict[Any, Any] = {
 PAGE_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, 'DejaVu Sans', sans-serif"
 THEMES = "<style>:root { color: #1a1a1a } @media (prefers-color-scheme: dark) { :root { color: #e6e6e6 } }</style>"
 """Foreground of an SVG that is a file of its own."""
-
-
-def method_colors(method: str) -> tuple[str, str, str]:
-    """The shades of a method, always the same ones."""
-    return METHOD_COLORS.get(method) or OTHER_COLORS[crc32(method.encode()) % len(OTHER_COLORS)]
-
-
-def class_color(number: int) -> str:
-    """The colour of a class."""
-    return CLASS_COLORS[number % len(CLASS_COLORS)]
-
-
-def class_mark(number: int) -> str:
-    """The mark of a class."""
-    return CLASS_MARKS[number // len(CLASS_COLORS) % len(CLASS_MARKS)]
-
-
-class Look(NamedTuple):
-    """How a run is drawn."""
-
-    color: str
-    line: Any
-    mark: str
-
-
-def looks(runs: Sequence[StoredRun]) -> dict[StoredRun, Look]:
-    """The look of each run. Runs of one group look the same under every condition.
-
-    The first variant of a method has the method's own colour and a solid line; further ones have other shades of it,
-    other lines and other marks.
-    """
-    found: dict[StoredRun, Look] = {}
-    groups: dict[str, Look] = {}
-    variants: Counter[str] = Counter()
-    for part in conditions(runs).values():
-        for name, group in grouped(part).items():
-            method = group[0].method
-            if name not in groups:
-                colors, number = method_colors(method), variants[method]
-                mark = MARKS[len(groups) % len(MARKS)]
-                groups[name] = Look(colors[number % len(colors)], LINES[number % len(LINES)], mark)
-                variants[method] += 1
-            found |= dict.fromkeys(group, groups[name])
-    return found

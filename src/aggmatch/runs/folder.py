@@ -11,9 +11,25 @@ from aggmatch.config import Changes, Layer, as_layers
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
 from aggmatch.registry import refuse_code, short_name
-from aggmatch.runs.log import read_log
 from aggmatch.settings import RunSettings, parts_named, resolve
-from aggmatch.validate import Count, Natural, NonNegative, Percent, read_json, require
+from aggmatch.validate import Count, Natural, NonNegative, Percent, parse_json, read_json, require
+
+
+class Record(TypedDict):
+    """Types of the values in a line of `metrics.jsonl`; methods may add values of their own."""
+
+    step: Natural
+    seconds: NotRequired[float]
+    loss: NotRequired[float]
+    loss_labeled: NotRequired[float]
+    loss_unlabeled: NotRequired[float]
+    accuracy_average: NotRequired[float]
+    accuracy_online: NotRequired[float]
+    pseudo_precision: NotRequired[float]
+    pseudo_recall: NotRequired[float]
+    pseudo_coverage: NotRequired[float]
+    confidence: NotRequired[float]
+    queue_fill: NotRequired[list[Natural]]
 
 
 class Session(TypedDict):
@@ -178,3 +194,23 @@ def run_name(settings: RunSettings) -> str:
     data = settings.data
     name = Path(short_name(data.name)).name
     return f"{name}-{data.labels or 'all'}-{short_name(settings.method_name)}-fold{data.fold}"
+
+
+def is_record(line: bytes) -> bool:
+    """Whether a line of the metrics can be read."""
+    try:
+        parse_json(line, Record, "the line")
+    except AggMatchError:
+        return False
+    return True
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a metrics file; a last line that a kill cut short is left out."""
+    try:
+        *lines, last = path.read_bytes().split(b"\n")  # complete lines end with a newline
+    except OSError as error:
+        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
+    if is_record(last):
+        lines.append(last)
+    return [parse_json(line, Record, f"{path}, line {number}") for number, line in enumerate(lines, 1)]

@@ -5,28 +5,11 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NotRequired, Self, TypedDict
+from typing import Any, Self
 
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
-from aggmatch.validate import Natural, parse_json
-
-
-class Record(TypedDict):
-    """Types of the values in a line of `metrics.jsonl`; methods may add values of their own."""
-
-    step: Natural
-    seconds: NotRequired[float]
-    loss: NotRequired[float]
-    loss_labeled: NotRequired[float]
-    loss_unlabeled: NotRequired[float]
-    accuracy_average: NotRequired[float]
-    accuracy_online: NotRequired[float]
-    pseudo_precision: NotRequired[float]
-    pseudo_recall: NotRequired[float]
-    pseudo_coverage: NotRequired[float]
-    confidence: NotRequired[float]
-    queue_fill: NotRequired[list[Natural]]
+from aggmatch.runs.folder import is_record
 
 
 class Log:
@@ -91,15 +74,6 @@ class Log:
                 self.writer.add_scalar(name, value, record["step"])
 
 
-def is_record(line: bytes) -> bool:
-    """Whether a line of the metrics can be read."""
-    try:
-        parse_json(line, Record, "the line")
-    except AggMatchError:
-        return False
-    return True
-
-
 def summary_writer(folder: Path, step: int) -> Any:
     """TensorBoard's writer; values that an earlier process wrote after `step` are dropped."""
     try:
@@ -118,14 +92,3 @@ def scalars(record: Mapping[str, Any]) -> list[tuple[str, float]]:
         elif name != "step":
             found.append((name, value))
     return found
-
-
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a metrics file; a last line that a kill cut short is left out."""
-    try:
-        *lines, last = path.read_bytes().split(b"\n")  # complete lines end with a newline
-    except OSError as error:
-        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
-    if is_record(last):
-        lines.append(last)
-    return [parse_json(line, Record, f"{path}, line {number}") for number, line in enumerate(lines, 1)]

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from aggmatch import __version__
-from aggmatch.augment import check_images
 from aggmatch.config import Changes, as_layers, differences
 from aggmatch.data import DataSet, Images, Split, is_folder, load_for, locate, make_split
+from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device, provenance
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import accuracies, evaluate

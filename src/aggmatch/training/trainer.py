@@ -8,18 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aggmatch.augment import Augmenter
-from aggmatch.build import build_modules
+from aggmatch.augment.views import Augmenter
 from aggmatch.data import DataSet, Split
 from aggmatch.data.streams import BalancedStream, IndexStream
-from aggmatch.devices import choose_threads, computing_on, has_bfloat16
+from aggmatch.devices import choose_threads, computing_on, has_bfloat16, side_stream
 from aggmatch.errors import AggMatchError
 from aggmatch.functional import score_pseudo_labels
-from aggmatch.methods import Batch, Method, StepResult
+from aggmatch.methods import Batch, Method, StepResult, build_modules
 from aggmatch.models import Network
 from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.settings import RunSettings
-from aggmatch.side_stream import side_stream
 from aggmatch.training.cuda_graph import Captured
 from aggmatch.training.meters import Meters
 from aggmatch.training.optim import SGD, average_decay, cosine_rate, update_average
@@ -75,7 +73,9 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             method, online = build_modules(
-                self.settings,
+                self.settings.model.name,
+                self.settings.method_name,
+                self.settings.method,
                 channels=data.train.pixels.shape[1],
                 classes=len(data.classes),
                 labels=len(self.labels),

@@ -100,9 +100,7 @@ def test_a_query_prefers_slots_with_similar_predictions():
     """The sign of the class term: taken literally, the paper's formula would prefer the unlike slot."""
     feature = torch.tensor([[1.0, 0.0]])
     memory = Memory(
-        torch.tensor([[1.0, 0.0], [1.0, 0.0]]),
-        torch.tensor([[0.9, 0.1], [0.1, 0.9]]),
-        torch.tensor([[0, 1]]),
+        torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[0.9, 0.1], [0.1, 0.9]]), torch.tensor([[0, 1]])
     )
     like = aggregate(feature, torch.tensor([[0.9, 0.1]]), memory, temperature=0.05)
     assert like.probs[0, 0] > 0.85

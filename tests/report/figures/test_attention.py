@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from aggmatch.inference import Snapshot
-from aggmatch.report.figures import attention, draw
-from aggmatch.report.figures.attention import class_attention, mean_by_class
+from aggmatch.report.figures import draw, features
+from aggmatch.report.figures.features import class_attention, mean_by_class
 from aggmatch.report.pseudo_labels import pseudo_labels_at
 from aggmatch.runs.stored import StoredRun
 
@@ -43,7 +43,7 @@ def test_rows_of_the_maps_sum_to_one(aggmatch_run: StoredRun):
 
 def test_maps_do_not_depend_on_how_queries_are_batched(aggmatch_run: StoredRun, monkeypatch):
     whole = last_maps(aggmatch_run, 60)
-    monkeypatch.setattr(attention, "BATCH", 7)
+    monkeypatch.setattr(features, "BATCH", 7)
     parts = last_maps(aggmatch_run, 60)
     assert parts["all"] == pytest.approx(whole["all"], abs=1e-5, nan_ok=True)
 

@@ -8,8 +8,8 @@ from tests.folders import write_folder
 
 from aggmatch.errors import AggMatchError
 from aggmatch.functional import Aggregate
-from aggmatch.report.figures import calibration, draw
-from aggmatch.report.figures.calibration import reliabilities, reliability
+from aggmatch.report.figures import draw, predictions
+from aggmatch.report.figures.predictions import reliabilities, reliability
 from aggmatch.report.pseudo_labels import PseudoLabeled, pseudo_labels_at
 from aggmatch.runs.stored import StoredRun, read_runs
 
@@ -75,7 +75,7 @@ def test_a_corrupt_snapshot_removes_only_the_plots_of_its_run(rivals: list[Store
             raise AggMatchError(f"{path.name} is corrupt.")
         return pseudo_labels_at(run, path)
 
-    monkeypatch.setattr(calibration, "pseudo_labels_at", corrupt)
+    monkeypatch.setattr(predictions, "pseudo_labels_at", corrupt)
     shown = draw(rivals, ["calibration"])
     assert next(shown)[1].title == "Calibration of pseudo labels, fixmatch fold 0"
     with pytest.raises(AggMatchError, match=r"^step-00000030.safetensors is corrupt.$"):

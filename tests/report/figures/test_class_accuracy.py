@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 from tests.folders import write_folder
 
-from aggmatch.report.figure import MANY
+from aggmatch.report.figure import MANY, Look
 from aggmatch.report.figures import draw
-from aggmatch.report.figures.class_accuracy import class_order, draw_class_accuracy
-from aggmatch.report.style import Look
+from aggmatch.report.figures.predictions import class_order, draw_class_accuracy
 from aggmatch.runs.stored import read_runs
 
 

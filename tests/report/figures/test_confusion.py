@@ -8,7 +8,7 @@ from tests.folders import write_folder
 from aggmatch.data.cifar import CIFAR10
 from aggmatch.evaluation import Evaluation
 from aggmatch.report.figures import draw
-from aggmatch.report.figures.confusion import NUMBERED, confusion_shares, draw_confusion
+from aggmatch.report.figures.predictions import NUMBERED, confusion_shares, draw_confusion
 from aggmatch.runs.stored import StoredRun, read_runs
 
 

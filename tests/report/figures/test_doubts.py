@@ -4,7 +4,7 @@ import torch
 
 from aggmatch.functional import Aggregate
 from aggmatch.report.figures import draw
-from aggmatch.report.figures.doubts import EACH, confidently_overruled, describe_choice, least_sure
+from aggmatch.report.figures.labels import EACH, confidently_overruled, describe_choice, least_sure
 from aggmatch.report.pseudo_labels import PseudoLabeled, pseudo_labels_at
 from aggmatch.runs.stored import StoredRun
 

@@ -9,8 +9,8 @@ from tests.folders import write_folder
 
 from aggmatch.inference import Snapshot
 from aggmatch.report.figure import MANY, Panel
-from aggmatch.report.figures import draw, embedding
-from aggmatch.report.figures.embedding import draw_map, spaced, tsne
+from aggmatch.report.figures import draw, features
+from aggmatch.report.figures.features import draw_map, spaced, tsne
 from aggmatch.report.pseudo_labels import run_network
 from aggmatch.runs.stored import StoredRun, read_runs
 
@@ -93,7 +93,7 @@ def test_every_run_with_snapshots_has_a_map_of_each(rivals: list[StoredRun], qui
 
 def test_large_data_sets_are_shown_by_evenly_spaced_images(aggmatch_run: StoredRun, quick_map, monkeypatch):
     for name, most in (("TESTED", 50), ("LABELED", 10), ("SNAPSHOTS", 2)):
-        monkeypatch.setattr(embedding, name, most)
+        monkeypatch.setattr(features, name, most)
     (panel,) = panels([aggmatch_run])
     assert [len(dots.get_offsets()) for dots in scatters(panel)] == [50, 10]
     assert "50 of 360 test images" in panel.caption
@@ -102,9 +102,9 @@ def test_large_data_sets_are_shown_by_evenly_spaced_images(aggmatch_run: StoredR
 
 
 def test_at_most_six_hundred_points_are_mapped():
-    assert embedding.TESTED <= 500
-    assert embedding.LABELED <= 100
-    assert embedding.SNAPSHOTS <= 3
+    assert features.TESTED <= 500
+    assert features.LABELED <= 100
+    assert features.SNAPSHOTS <= 3
 
 
 def test_features_are_those_of_the_evaluated_network(aggmatch_run: StoredRun, quick_map):

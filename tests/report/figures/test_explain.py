@@ -2,7 +2,7 @@
 
 import torch
 
-from aggmatch.report.figures import draw, explain
+from aggmatch.report.figures import draw, labels
 from aggmatch.report.pseudo_labels import Changes, changes_of, most_changed, pseudo_labels_at
 from aggmatch.runs.stored import StoredRun
 
@@ -22,5 +22,5 @@ def test_the_labels_that_aggregation_changed_most_are_explained(rivals: list[Sto
 def test_a_run_in_which_aggregation_changed_nothing_has_no_panel(aggmatch_run: StoredRun, monkeypatch):
     nothing = torch.arange(0)
     unchanged = {path: Changes(nothing, nothing, nothing) for path in aggmatch_run.snapshots}
-    monkeypatch.setattr(explain, "changes_of", lambda _: unchanged)
+    monkeypatch.setattr(labels, "changes_of", lambda _: unchanged)
     assert not list(draw([aggmatch_run], ["explain"]))

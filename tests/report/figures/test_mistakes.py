@@ -8,8 +8,8 @@ import torch
 from tests.folders import line, write_folder
 
 from aggmatch.errors import AggMatchError
-from aggmatch.report.figures import draw, mistakes
-from aggmatch.report.figures.mistakes import corrected_mistakes, same_labels, take_turns
+from aggmatch.report.figures import draw, labels
+from aggmatch.report.figures.labels import corrected_mistakes, same_labels, take_turns
 from aggmatch.report.pseudo_labels import PseudoLabeled, pseudo_labels_at
 from aggmatch.runs.stored import StoredRun, read_runs
 
@@ -89,6 +89,6 @@ def test_mistakes_are_shown_with_the_truth_and_both_labels(rivals: list[StoredRu
 
 def test_without_mistakes_to_correct_the_reason_is_told(rivals: list[StoredRun], monkeypatch):
     nothing = torch.arange(0)
-    monkeypatch.setattr(mistakes, "corrected_mistakes", lambda *_: (nothing, nothing))
+    monkeypatch.setattr(labels, "corrected_mistakes", lambda *_: (nothing, nothing))
     with pytest.raises(AggMatchError, match="of fixmatch fold 0 that aggmatch fold 0 has right"):
         list(draw(rivals, ["mistakes"]))

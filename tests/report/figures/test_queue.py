@@ -10,7 +10,7 @@ from tests.folders import line, write_folder
 
 from aggmatch.report.figure import Panel
 from aggmatch.report.figures import draw
-from aggmatch.report.figures.queue import decades, describe_full, queue_fill
+from aggmatch.report.figures.training import decades, describe_full, queue_fill
 from aggmatch.runs.stored import read_runs
 
 

@@ -5,7 +5,7 @@ import torch
 from tests.folders import write_folder
 
 from aggmatch.report.figures import draw
-from aggmatch.report.figures.refinement import examples
+from aggmatch.report.figures.labels import examples
 from aggmatch.report.pseudo_labels import Changes, changes_of, most_changed, pseudo_labels_at
 from aggmatch.runs.stored import StoredRun, read_runs
 

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aggmatch.config import Count, Fraction, NonNegative, Positive, Settings
+from aggmatch.devices import side_stream
 from aggmatch.functional import Aggregate, PseudoLabels, one_hot, sharpen, soft_cross_entropy
 from aggmatch.methods.aggmatch.aggregation import ClassTerm, Memory, Terms, aggregate
 from aggmatch.methods.aggmatch.explain import QueueExplainer
 from aggmatch.methods.aggmatch.queue import ClassBalancedQueue
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
 from aggmatch.models import Network, Output
-from aggmatch.side_stream import side_stream
 
 
 @dataclass(frozen=True, kw_only=True)

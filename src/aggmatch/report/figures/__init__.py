@@ -1,14 +1,15 @@
-"""The registry of figures: one module here per figure, a file of your own, or an installed package.
+"""The registry of figures: those of the modules here, of a file of your own, or of an installed package.
 
-A module announces its figure as `FIGURE`, and the first line of its docstring describes it. The report, `aggmatch
-figures` and the documentation read this registry, so a new figure is one new file and nothing else.
+A module announces its figures as `FIGURES`, name → `Figure`. The first line of the docstring of a figure's function
+describes it. The report, `aggmatch figures` and the documentation read this registry, so a new figure is one new file
+and nothing else.
 """
 
-import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 
 from aggmatch.errors import AggMatchError, unknown
 from aggmatch.registry import Registry, is_code
@@ -50,10 +51,7 @@ CHAPTERS: Mapping[str, Chapter] = {
     ),
 }
 """The chapters of the report in reading order."""
-ALIASES = {
-    "curves": ("accuracy", "losses", "pseudo_labels", "queue"),
-    "labels": ("refinement", "mistakes"),
-}
+ALIASES = {"curves": ("accuracy", "losses", "pseudo_labels", "queue"), "labels": ("refinement", "mistakes")}
 """Former names of several figures that are no chapter's name."""
 
 
@@ -82,9 +80,10 @@ class Figure:
 
 
 @cache
-def builtin_figures() -> dict[str, str]:
-    """The figures of this package, by module name."""
-    return {module.name: f"{__name__}.{module.name}:FIGURE" for module in pkgutil.iter_modules(__path__)}
+def builtin_figures() -> dict[str, "Figure"]:
+    """The figures of this package by name."""
+    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    return {name: figure for module in modules for name, figure in module.FIGURES.items()}
 
 
 FIGURES: Registry[Figure] = Registry(
@@ -98,9 +97,8 @@ FIGURES: Registry[Figure] = Registry(
 
 
 def describe(name: str) -> str:
-    """What a figure shows, in one line: the first line of its module's docstring."""
-    module = inspect.getmodule(FIGURES.load(name).draw)
-    return (module.__doc__ or "").strip().split("\n")[0] if module else ""
+    """What a figure shows, in one line: the first line of its function's docstring."""
+    return (FIGURES.load(name).draw.__doc__ or "").strip().split("\n")[0]
 
 
 def select(names: Iterable[str] | None = None) -> dict[str, Figure]:
@@ -126,10 +124,7 @@ def select(names: Iterable[str] | None = None) -> dict[str, Figure]:
 
 
 def draw(
-    runs: Sequence[StoredRun],
-    names: Iterable[str] | None = None,
-    *,
-    missing: Callable[[str, str], None] | None = None,
+    runs: Sequence[StoredRun], names: Iterable[str] | None = None, *, missing: Callable[[str, str], None] | None = None
 ) -> Iterator[tuple[str, Panel]]:
     """Yield the panels of figures, each with the name of its figure and computed when it is asked for.
 

@@ -5,7 +5,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from aggmatch.data.cifar import CIFAR10
-from aggmatch.report.classes import BARS, draw_distributions, name_classes, pairs_among, shown_classes
+from aggmatch.report.figure import BARS, draw_distributions, name_classes, pairs_among, shown_classes
 from aggmatch.report.style import ACCENT, NEUTRAL, RIGHT, WRONG
 
 
