@@ -1,10 +1,12 @@
-# `make demo` and `make test` set up .venv on first use and reuse it afterwards.
+# `make demo`, `make test` and `make docs` set up .venv on first use and reuse it afterwards.
 PYTHON ?= python3
 BIN := .venv/bin
 # One thread per process: two torch processes on two cores fight otherwise.
 WORKERS ?= 2
+# Another torch than the pinned one: make test TORCH='torch==2.11.*'
+TORCH ?=
 
-.PHONY: demo test tables setup clean
+.PHONY: demo test docs tables dist setup clean
 
 demo: setup
 	$(BIN)/aggmatch demo
@@ -13,17 +15,25 @@ test: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(MAKE) docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
+
+docs: setup
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --fresh-env docs docs/_build/html
 
 tables: setup
 	$(BIN)/python results/tables.py
+
+dist: setup
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 setup: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,track,export]'
+	grep -vE '$(if $(TORCH),^(torch|triton)==,^$$)' constraints.txt > .venv/constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c .venv/constraints.txt -e '.[dev,docs,track,export]' $(if $(TORCH),'$(TORCH)')
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache docs/_build

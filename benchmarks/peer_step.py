@@ -2,16 +2,16 @@
 
     python peer_step.py [--warm 333] [--steps 555] SCRIPT [ARGUMENT ...]
 
-The script runs as it is; nothing in it is changed. Every step of its optimizer leaves a mark: an event on CUDA, which
-nothing waits for, or the processor's clock. So a step is all that happens between two updates of the weights: loading,
-views, forward and backward pass, logging. After enough steps the times are printed as one line of JSON and the process
-ends. Needs torch 2.0 or later and nothing else, so that it can run in a peer's own environment.
+The script itself is not changed. Every step of its optimizer records a time: an event on CUDA, without waiting for the
+device, or the clock of the CPU. A step is everything between two updates of the weights: loading, views, forward and
+backward pass, logging. After enough steps, the times are printed as one line of JSON and the process ends. This file
+needs only torch 2.0 or later, so that it runs in the environment of another project.
 
-The mean is what a step costs. The workers of a loader hand their batches over in bursts, so that most steps of a loop
-that waits for them are short and a few are long: its median can be a quarter of the mean. The first steps live on
-batches that were loaded ahead, two by each worker, and must not count.
+The mean is the cost of a step. Workers of a data loader deliver batches in bursts: in a loop that waits for them, most
+steps are short and a few are long, and the median can be a quarter of the mean. The first steps use batches that were
+loaded before the start, two by each worker, and must not count.
 
-In a loop of one's own: make a `StepClock`, call `tick()` once a step, and read `times()` at the end.
+In your own loop: create a `StepClock`, call `tick()` once per step, and read `times()` at the end.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 
 class StepClock:
-    """Marks in time, one a step; the first `warm` steps are not counted."""
+    """Records the time of every step; the first `warm` steps do not count."""
 
     def __init__(self, warm: int, steps: int) -> None:
         self.warm, self.steps = warm, steps
@@ -40,11 +40,11 @@ class StepClock:
 
     @property
     def done(self) -> bool:
-        """Whether enough steps were seen."""
+        """Whether enough steps are recorded."""
         return len(self.marks) > self.steps
 
     def tick(self) -> None:
-        """A step is over. Never waits for the device."""
+        """Record the end of a step, without waiting for the device."""
         self.ticks += 1
         if self.ticks <= self.warm or self.done:
             return
@@ -56,7 +56,7 @@ class StepClock:
         self.marks.append(event)
 
     def times(self) -> list[float]:
-        """Milliseconds of every counted step."""
+        """Return the milliseconds of every counted step."""
         if not self.on_cuda:
             return [1e3 * (after - before) for before, after in pairwise(self.marks)]
         torch.cuda.synchronize()
@@ -64,7 +64,7 @@ class StepClock:
 
 
 def describe(times: list[float], words: list[str]) -> dict[str, object]:
-    """What was measured, with all that it takes to compare it."""
+    """Return the statistics of the times with their provenance."""
     low, *_, high = statistics.quantiles(times, n=20, method="inclusive")
     return {
         "script": " ".join(words),
@@ -75,12 +75,12 @@ def describe(times: list[float], words: list[str]) -> dict[str, object]:
         "steps": len(times),
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "torch": torch.__version__,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017 - for a peer's older Python
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017 - for the older Python of other projects
     }
 
 
 def main() -> None:
-    """Run the script until enough of its steps were timed."""
+    """Run the script until enough steps are timed."""
     parser = argparse.ArgumentParser(description="Time the training steps of a PyTorch script.")
     parser.add_argument("--warm", type=int, default=333, help="steps that do not count (default 333)")
     parser.add_argument("--steps", type=int, default=555, help="steps that count, at least 2 (default 555)")
@@ -98,12 +98,12 @@ def main() -> None:
     def after_step(optimizer: Optimizer, *_: object) -> None:
         if not timed:
             timed.append(optimizer)
-        if optimizer is not timed[0]:  # one of several that step at once
+        if optimizer is not timed[0]:  # a second optimizer of the same step
             return
         clock.tick()
         if clock.done:
             print(json.dumps(describe(clock.times(), words)), flush=True)
-            os._exit(0)  # an exception could be caught by the script, and its workers would be waited for
+            os._exit(0)  # the script could catch an exception, and its workers would be waited for
 
     handle = register_optimizer_step_post_hook(after_step)
     sys.argv = words

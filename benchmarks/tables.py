@@ -1,4 +1,4 @@
-"""Print what `aggmatch bench --json FILE` wrote as Markdown tables: python benchmarks/tables.py FILE ..."""
+"""Print JSON files of `aggmatch bench --json FILE` as Markdown tables: python benchmarks/tables.py FILE ..."""
 
 import json
 import sys

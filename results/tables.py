@@ -1,6 +1,6 @@
-"""Write the tables of README.md and results/README.md anew from the results: python results/tables.py
+"""Updates the tables in README.md and results/README.md from the results files: python results/tables.py
 
-Such a table stands between a comment with the command that prints it and the comment `end of table`.
+Such a table is between a comment with the command that prints it and the comment `end of table`.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ TABLE = re.compile(r"(<!-- aggmatch ([^\n]*) -->\n).*?(<!-- end of table -->\n)"
 
 
 def renewed(page: str) -> str:
-    """The text of a page with what its commands print today."""
+    """The text of a page with the current output of its commands."""
     return TABLE.sub(lambda match: f"{match[1]}\n{printed(match[2])}\n{match[3]}", page)
 
 
 def printed(words: str) -> str:
-    """What a command prints in the root of the repository."""
+    """The output of a command in the root of the repository."""
     text = io.StringIO()
     with contextlib.chdir(ROOT), contextlib.redirect_stdout(text), contextlib.redirect_stderr(io.StringIO()):
         app(shlex.split(words), standalone_mode=False)

@@ -1,4 +1,4 @@
-"""Small problems that several test files share."""
+"""Fixtures that several test files share: a tiny data set, its settings, and the command line."""
 
 import sys
 
@@ -12,13 +12,13 @@ from aggmatch.data import DataSet, Images, Split
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.training.trainer import Trainer
 
-# A busy machine is no bug.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
+# A slow machine is not a bug.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 def stripes(count: int, seed: int) -> Images:
-    """Three classes that a network tells apart in a few steps: horizontal, vertical and diagonal stripes with noise."""
+    """Three classes that a network learns in a few steps: horizontal, vertical and diagonal stripes with noise."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % 3
     row, column = torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij")
@@ -66,7 +66,7 @@ def toy_settings(method: str = "aggmatch", **changes: object) -> RunSettings:
         values |= {"method.memory": 48, "method.embedding": 8}
     if method == "simmatch":
         values |= {"method.embedding": 8}
-    if method == "paws":  # crops that spare the stripes
+    if method == "paws":  # crops that keep the stripes
         values |= {"method.small_crops": 1, "views.crops.large_area": [1, 1], "views.crops.small_area": [0.25, 0.25]}
         values |= {"views.crops.small_side": 0.5, "views.crops.solarized": 0.0, "views.crops.jitter": 0.2}
         values |= {"optim.optimizer": "sgd", "optim.lr": 0.03}
@@ -75,7 +75,7 @@ def toy_settings(method: str = "aggmatch", **changes: object) -> RunSettings:
 
 @pytest.fixture
 def toy_state(toy_data: DataSet, toy_split: Split):
-    """Makes the training state of a method on the toy data."""
+    """Makes the trainer of a method on the toy data."""
 
     def make(method: str = "aggmatch", **changes: object) -> Trainer:
         return Trainer(toy_settings(method, **changes), toy_data, toy_split, torch.device("cpu"))

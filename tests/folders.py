@@ -1,4 +1,4 @@
-"""Run folders without a run: written by hand, so that a test decides every figure in them."""
+"""Run folders written without training, so that a test decides every number in them."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -43,7 +43,11 @@ def write_folder(
     method: str = "fixmatch",
     **changes: Any,
 ) -> Path:
-    """A run on digits with 40 labels; with a summary (changes to `SUMMARY`) it is a finished one."""
+    """Write the folder of a run on digits with 40 labels.
+
+    records: lines of its log. summary: changes to `SUMMARY`; without it the run is not finished. changes: settings,
+    such as `data__fold=1`.
+    """
     chosen = {"data.name": "digits", "data.labels": 40, "method.name": method}
     settings = resolve([Layer("the test", chosen | {key.replace("__", "."): value for key, value in changes.items()})])
     folder = RunFolder(path)

@@ -45,44 +45,47 @@ class Outer(Settings):
     on: bool = False
 
 
-def test_settings_are_frozen_and_checked_when_made():
+def test_settings_are_frozen_and_validated_when_created():
     with pytest.raises(FrozenInstanceError):
         Inner().tau = 0.5  # type: ignore[misc]
-    with pytest.raises(InvalidValue, match=r"tau must be in \[0, 1\], got 1.5"):
+    with pytest.raises(InvalidValue, match=r"^tau must be in \[0, 1\], got 1\.5"):
         Inner(tau=1.5)
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "key", "allowed", "got"),
     [
-        ({"steps": 1.5}, "steps must be a whole number, got 1.5"),
-        ({"steps": True}, "steps must be a whole number, got True"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"steps": "many"}, "steps must be a whole number, got 'many'"),
-        ({"on": 1}, "on must be true or false, got 1"),
-        ({"inner": {"tau": "high"}}, "inner.tau must be a number, got 'high'"),
-        ({"inner": {"tau": float("nan")}}, "inner.tau must be a finite number, got nan"),
-        ({"inner": {"kind": "firm"}}, "inner.kind must be one of soft, hard, got 'firm'"),
-        ({"inner": {"names": "cat"}}, "inner.names must be a list, got 'cat'"),
-        ({"inner": {"names": [1]}}, "inner.names must be a string, got 1"),
-        ({"inner": {"maybe": 0.0}}, "inner.maybe must be above 0, got 0.0"),
-        ({"inner": 3}, "inner is a section and takes no value of its own, got 3; set what is in it, such as inner.tau"),
+        ({"steps": 1.5}, "steps", "a whole number", "1.5"),
+        ({"steps": True}, "steps", "a whole number", "True"),
+        ({"steps": 0}, "steps", "at least 1", "0"),
+        ({"steps": "many"}, "steps", "a whole number", "'many'"),
+        ({"on": 1}, "on", "true or false", "1"),
+        ({"inner": {"tau": "high"}}, "inner.tau", "a number", "'high'"),
+        ({"inner": {"tau": float("nan")}}, "inner.tau", "a finite number", "nan"),
+        ({"inner": {"kind": "firm"}}, "inner.kind", "one of soft, hard", "'firm'"),
+        ({"inner": {"names": "cat"}}, "inner.names", "a list", "'cat'"),
+        ({"inner": {"names": [1]}}, "inner.names", "a string", "1"),
+        ({"inner": {"maybe": 0.0}}, "inner.maybe", "above 0", "0.0"),
+        ({"inner": 3}, "inner", "such as inner.tau", "3"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(values, message):
+def test_the_error_of_a_wrong_value_names_key_value_and_what_is_allowed(values, key, allowed, got):
     with pytest.raises(InvalidValue) as caught:
         Outer.build(values)
-    assert str(caught.value) == message + "."
+    assert caught.value.key == key
+    assert str(caught.value).startswith(f"{key} ")
+    assert allowed in caught.value.problem
+    assert f"got {got}" in caught.value.problem
 
 
-def test_an_error_says_where_the_value_came_from():
+def test_an_error_names_the_source_of_the_value():
     values, sources = merge([Layer("run.toml", {"inner.tau": 0.5}), Layer("--set inner.tau=2", {"inner.tau": 2})])
-    with pytest.raises(InvalidValue, match=r"inner\.tau must be in \[0, 1\], got 2\.0 \(from --set inner\.tau=2\)\."):
+    with pytest.raises(InvalidValue, match=r"inner\.tau .* \(from --set inner\.tau=2\)\."):
         Outer.build(values, sources)
 
 
 def test_an_unknown_key_gets_the_closest_match():
-    with pytest.raises(AggMatchError, match=r"Unknown setting 'inner\.tua'\. Did you mean 'inner\.tau'\?"):
+    with pytest.raises(AggMatchError, match=r"'inner\.tua'.*'inner\.tau'"):
         Outer.build({"inner": {"tua": 1}})
 
 
@@ -97,14 +100,14 @@ def test_settings_survive_a_round_trip_through_json():
     assert Outer.build(json.loads(json.dumps(settings.to_dict()))) == settings
 
 
-def test_later_layers_win_key_by_key():
+def test_later_layers_win_for_each_key():
     layers = [Layer("a", {"inner.tau": 0.1, "steps": 1}), Layer("b", {"inner.tau": 0.2, "inner.kind": "hard"})]
     values, sources = merge(layers)
     assert values == {"inner": {"tau": 0.2, "kind": "hard"}, "steps": 1}
     assert sources == {"inner.tau": "b", "steps": "a", "inner.kind": "b"}
 
 
-def test_nested_values_of_a_layer_are_dotted_keys_and_leave_their_neighbours_alone():
+def test_nested_values_of_a_layer_change_only_their_own_keys():
     file = Layer("a", {"inner.tau": 0.1, "inner.kind": "soft"})
     assignment = read_assignment('inner={kind = "hard"}')
     assert assignment.values == {"inner.kind": "hard"}
@@ -119,8 +122,8 @@ def test_sections_are_found_at_every_depth():
     assert list(sections(Whole)) == [("outer", Outer), ("outer.inner", Inner)]
 
 
-def test_a_key_below_a_value_is_refused():
-    with pytest.raises(InvalidValue, match=r"steps\.more cannot be set: 'steps' is not a section"):
+def test_a_key_below_a_value_is_an_error():
+    with pytest.raises(InvalidValue, match=r"^steps\.more .*'steps'.*\(from b\)"):
         merge([Layer("a", {"steps": 1}), Layer("b", {"steps.more": 1})])
 
 
@@ -139,17 +142,17 @@ def test_a_key_below_a_value_is_refused():
         ("", ""),
     ],
 )
-def test_values_of_the_command_line_are_read_like_toml_or_taken_as_text(text, value):
+def test_values_of_the_command_line_are_toml_or_strings(text, value):
     assert parse_value(text) == value
 
 
 @pytest.mark.parametrize("text", ["optim.lr", "=3", ""])
 def test_a_malformed_assignment_is_explained(text):
-    with pytest.raises(AggMatchError, match="--set takes key=value"):
+    with pytest.raises(AggMatchError, match="--set"):
         read_assignment(text)
 
 
-def test_files_are_read_as_toml_or_json_and_a_folder_by_its_config(tmp_path: Path):
+def test_settings_are_read_from_toml_json_and_run_folders(tmp_path: Path):
     (tmp_path / "run.toml").write_text("steps = 3\n[inner]\ntau = 0.5\n")
     (tmp_path / "config.json").write_text('{"steps": 4, "inner": {"tau": 0.25}}')
     assert read_file(tmp_path / "run.toml").values == {"steps": 3, "inner.tau": 0.5}
@@ -158,11 +161,11 @@ def test_files_are_read_as_toml_or_json_and_a_folder_by_its_config(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.toml", "steps = ="), ("a.json", "{"), ("b.json", "[1]")])
-def test_a_broken_file_is_named(tmp_path: Path, name, content):
+def test_the_error_of_an_invalid_file_names_it(tmp_path: Path, name, content):
     (tmp_path / name).write_text(content)
-    with pytest.raises(AggMatchError, match=f"Cannot read configuration .*{name}"):
+    with pytest.raises(AggMatchError, match=f"Cannot read .*{name}"):
         read_file(tmp_path / name)
-    with pytest.raises(AggMatchError, match="No such file"):
+    with pytest.raises(AggMatchError, match=r"missing\.toml: No such file"):
         read_file(tmp_path / "missing.toml")
 
 
@@ -176,7 +179,7 @@ def test_flatten_and_merge_are_inverse():
     assert merge([Layer("x", flatten(nested))])[0] == nested
 
 
-def test_settings_are_described_by_their_docstrings():
+def test_the_docstring_of_a_field_describes_its_setting():
     described = {setting.key: setting for setting in describe(Outer)}
     assert described["inner.tau"].text == "τ of the tests."
     assert described["inner.tau"].default == 0.95
@@ -191,7 +194,7 @@ def test_a_range_shows_its_open_and_closed_ends():
     assert 1 in Range(0, 1)
 
 
-def test_annotated_types_keep_their_range_inside_a_section():
+def test_a_field_may_have_a_range_of_its_own():
     @dataclass(frozen=True, kw_only=True)
     class Local(Settings):
         ratio: Annotated[float, Range(1)] = 1.0
@@ -200,7 +203,7 @@ def test_annotated_types_keep_their_range_inside_a_section():
         Local(ratio=0.5)
 
 
-def test_none_is_a_choice_where_the_setting_has_one():
+def test_none_is_a_value_or_a_choice_as_the_setting_needs():
     @dataclass(frozen=True, kw_only=True)
     class Choice(Settings):
         term: Literal["some", "none"] = "some"
@@ -208,4 +211,4 @@ def test_none_is_a_choice_where_the_setting_has_one():
 
     values, _ = merge([read_assignment("term=none"), read_assignment("count=none")])
     assert Choice.build(values) == Choice(term="none", count=None)
-    assert Choice.build({"count": "none"}) == Choice(count=None), "TOML has no word for nothing"
+    assert Choice.build({"count": "none"}) == Choice(count=None), "TOML has no null"

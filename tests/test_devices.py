@@ -1,12 +1,91 @@
-"""What it ran on, in words."""
+import platform
 
 import pytest
 import torch
+from torch import nn
 
-from aggmatch.devices import hardware
+import aggmatch
+from aggmatch.devices import SMALL, choose_device, choose_threads, computing_on, hardware, provenance
+from aggmatch.errors import AggMatchError
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["quantum", "cuda:", "cpu:0", ""])
+def test_an_unknown_device_is_an_error_that_names_the_setting(name):
+    with pytest.raises(AggMatchError, match=r"runtime\.device"):
+        choose_device(name)
+
+
+@pytest.mark.parametrize(("available", "chosen"), [(False, "cpu"), (True, "cuda:1")])
+def test_auto_is_the_best_device(monkeypatch, available, chosen):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert choose_device("auto") == torch.device(chosen)
+
+
+def test_a_device_that_the_machine_does_not_have_is_an_error(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(AggMatchError, match=r"runtime\.device is 'cuda:1'.*--device cpu"):
+        choose_device("cuda:1")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "weights", "threads"), [(0, SMALL - 1, 1), (0, SMALL, 5), (3, SMALL - 1, 3), (2, SMALL, 2)]
+)
+def test_small_networks_get_one_thread_unless_the_settings_say_otherwise(monkeypatch, wanted, weights, threads):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    with torch.device("meta"):
+        network = nn.Linear(weights, 1, bias=False)
+    assert choose_threads(wanted, network) == threads
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2, 3])
+def test_threads_are_set_within_and_restored(threads):
+    before = torch.get_num_threads()
+    with computing_on(CPU, threads):
+        assert torch.get_num_threads() == (threads or before)
+    with pytest.raises(RuntimeError, match="within"), computing_on(CPU, threads):
+        raise RuntimeError("within")
+    assert torch.get_num_threads() == before
+
+
+def test_cudnn_and_the_current_device_are_set_within_and_restored(monkeypatch):
+    entered = []
+
+    class Device:
+        def __init__(self, device):
+            self.device = device
+
+        def __enter__(self):
+            entered.append(self.device)
+
+        def __exit__(self, *_):
+            entered.append(None)
+
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    device = torch.device("cuda", 1)
+    with computing_on(device):
+        assert torch.backends.cudnn.benchmark
+        assert entered == [device]
+    with pytest.raises(RuntimeError, match="within"), computing_on(device):
+        raise RuntimeError("within")
+    assert entered == [device, None] * 2
+    assert not torch.backends.cudnn.benchmark
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "CPU, 1 thread"), (2, "CPU, 2 threads")])
-def test_threads_are_counted_in_plain_english(monkeypatch, count, words):
+def test_the_hardware_of_a_cpu_names_the_number_of_threads(monkeypatch, count, words):
+    assert hardware(CPU, count).endswith(words)
     monkeypatch.setattr(torch, "get_num_threads", lambda: count)
-    assert hardware(torch.device("cpu")).endswith(words)
+    assert hardware(CPU).endswith(words)
+
+
+def test_provenance_holds_hardware_and_versions():
+    assert provenance(CPU, 2) == {
+        "hardware": hardware(CPU, 2),
+        "versions": {"aggmatch": aggmatch.__version__, "torch": torch.__version__, "python": platform.python_version()},
+    }

@@ -66,7 +66,7 @@ def test_interleaving_of_a_hand_computed_case():
 
 
 @given(count=st.integers(1, 9), size=st.integers(1, 20))
-def test_interleaving_is_its_own_inverse_and_deals_every_batch_evenly_to_all(count, size):
+def test_interleaving_is_its_own_inverse_and_spreads_every_batch_evenly(count, size):
     origin, position = torch.meshgrid(torch.arange(count), torch.arange(size), indexing="ij")
     batches = list(torch.stack([origin, position], -1))
     mixed = interleave(batches)

@@ -1,9 +1,12 @@
-"""The public names, and the direction in which modules may import each other."""
+"""Public names, import layers, sizes of modules, and no side effects at import."""
 
 import ast
+import inspect
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,12 +17,13 @@ SOURCE = Path(aggmatch.__file__).parent
 
 LAYERS = [
     ["errors"],
-    ["config", "devices", "files", "side_stream"],
-    ["functional", "tables", "validate"],
+    ["validate"],
+    ["config", "devices", "files", "recipes", "registry", "signals"],
+    ["functional", "tables"],
     ["kernels"],
-    ["augment", "models"],
-    ["data", "methods"],
-    ["evaluation", "recipes"],
+    ["data", "models"],
+    ["augment", "methods"],
+    ["evaluation"],
     ["settings"],
     ["runs"],
     ["training"],
@@ -32,7 +36,7 @@ LAYERS = [
 RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
 
 
-def test_every_public_name_can_be_imported_and_nothing_else_is_promised():
+def test_every_public_name_can_be_imported_and_no_other_name_is_public():
     assert sorted(set(aggmatch.__all__)) == sorted(aggmatch.__all__)
     listed = [name for names in aggmatch._MODULES.values() for name in names]
     assert sorted(listed) == sorted(aggmatch.__all__)
@@ -107,10 +111,88 @@ def test_imports_point_down_only(path: Path):
     own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
     if own == "__init__":
         return
-    assert own in RANK, f"{own} has no place among the layers"
+    assert own in RANK, f"{own} belongs to no layer"
     assert not {module for module in imports(path) if module != own and RANK[module] >= RANK[own]}
 
 
-def test_methods_know_neither_data_nor_training():
-    for path in (SOURCE / "methods").glob("*.py"):
+def test_methods_import_neither_data_nor_training():
+    for path in (SOURCE / "methods").rglob("*.py"):
         assert not imports(path) & {"data", "training", "evaluation"}
+
+
+MODULES = sorted(SOURCE.rglob("*.py"))
+MANY = {"report/figures": 16}
+"""Packages that may have more modules than others."""
+
+
+@pytest.mark.parametrize(
+    "folder",
+    sorted({path.parent for path in MODULES if path.parent != SOURCE}),
+    ids=lambda path: str(path.relative_to(SOURCE)),
+)
+def test_no_package_has_too_many_modules(folder: Path):
+    modules = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+    assert len(modules) <= MANY.get(folder.relative_to(SOURCE).as_posix(), 14), sorted(modules)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_module_has_more_than_400_lines(path: Path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+IMPORT_ALL = """
+import importlib, os, sys
+import sklearn, torch  # what they change when they are imported does not count
+
+
+def state():
+    return {
+        "sys.path": list(sys.path),
+        "environment": dict(os.environ),
+        "cudnn.benchmark": torch.backends.cudnn.benchmark,
+        "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
+        "gradients": torch.is_grad_enabled(),
+        "random numbers": torch.get_rng_state().tolist(),
+    }
+
+
+before = state()
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+    after = state()
+    changed = [key for key in before if before[key] != after[key]]
+    if changed:
+        sys.exit(f"importing {name} changes {', '.join(changed)}")
+print(len(sys.argv) - 1)
+"""
+
+
+def test_importing_a_module_has_no_side_effects():
+    names = [
+        ".".join(["aggmatch", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
+        for path in MODULES
+        if path.name != "__main__.py"
+    ]
+    environment = os.environ | {"PYTHONPATH": str(SOURCE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL, *names], check=False, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout == f"{len(names)}\n", done.stderr
+
+
+def test_the_version_is_written_in_one_place():
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "version" not in project["project"]
+    assert project["project"]["dynamic"] == ["version"]
+    file = SOURCE.parents[1] / project["tool"]["hatch"]["version"]["path"]
+    assert f'__version__ = "{aggmatch.__version__}"\n' in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", aggmatch.__all__)
+def test_every_public_name_is_documented_with_its_parameters_and_an_example(name: str):
+    part = getattr(aggmatch, name)
+    text = part.__doc__ if inspect.isfunction(part) else vars(part)["__doc__"]
+    assert text
+    assert "Example" in text or ">>>" in text
+    parameters = inspect.signature(part).parameters if inspect.isfunction(part) else ()
+    assert not [parameter for parameter in parameters if not re.search(rf"\b{parameter}\b", text)]

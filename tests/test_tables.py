@@ -27,11 +27,11 @@ TABLE = Table(
 )
 
 
-def test_numbers_have_two_digits_and_a_missing_value_is_a_dash():
+def test_floats_have_two_decimals_and_a_missing_value_is_a_dash():
     assert TABLE.markdown().splitlines()[2:4] == ["| a & b | 12.35 | x |", "| c | – | y |"]
 
 
-def test_notes_stand_below_the_table_for_readers_and_not_in_the_data():
+def test_notes_are_below_the_table_but_not_in_csv_and_json():
     assert TABLE.markdown().endswith("| c | – | y |\n\n100 % ± 1\n")
     assert TABLE.latex().index("y \\\\") < TABLE.latex().index("100 \\% $\\pm$ 1")
     assert "100 %" not in TABLE.csv() + TABLE.json()
@@ -46,7 +46,7 @@ def test_a_terminal_shows_title_values_and_notes():
     )
 
 
-def test_a_narrow_terminal_breaks_long_words_and_loses_none_of_them():
+def test_a_narrow_terminal_breaks_long_words_without_losing_characters():
     console = Console(file=io.StringIO(), width=24)
     console.print(Table(["setting"], [["confidence=thresholding-by-entropy"]]).rich())
     shown = console.file.getvalue()  # type: ignore[attr-defined]
@@ -68,7 +68,7 @@ def shown_lines(table: Table, width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("width", range(12, 90))
-def test_numbers_and_headings_are_whole_in_a_terminal_of_any_width(width):
+def test_numbers_and_headings_are_never_broken(width):
     lines = shown_lines(MANY_NUMBERS, width)
     words = " ".join(lines).replace(":", "").split()
     numbers = ["4.54", "-0.22", "1234.50", "0.25", "7", "1234,", "60,000", "1,000,000"]
@@ -76,7 +76,7 @@ def test_numbers_and_headings_are_whole_in_a_terminal_of_any_width(width):
     assert max(map(len, lines)) <= width
 
 
-def test_without_room_for_columns_there_is_one_line_a_value():
+def test_a_terminal_that_is_too_narrow_for_columns_shows_one_value_per_line():
     assert shown_lines(MANY_NUMBERS, 40) == [
         "A title",
         "",
@@ -100,7 +100,7 @@ def test_the_widest_column_is_narrowed_first():
     assert fit([["a", "long word after word"], ["b", "12.00"], ["c", "text"]], 10 + 12 + 5 + 4) == [12, 5, 4]
 
 
-def test_columns_that_cannot_be_narrowed_further_do_not_fit():
+def test_columns_do_not_fit_if_they_cannot_be_narrowed():
     assert fit([["a", "thresholding"], ["b", "12.00"]], 7 + 8 + 5) == [8, 5]
     assert fit([["a", "thresholding"], ["b", "12.00"]], 7 + 8 + 4) is None
     assert fit([["thresholding", "a"]], 4 + 11) is None
@@ -113,7 +113,7 @@ def test_a_terminal_shows_brackets_and_colons_as_they_are():
     assert all(text in shown for text in ("a[bold]b", "[red]:dog:", "c[/]d", "e[i]f"))
 
 
-def test_width_is_that_of_the_widest_line_in_a_terminal():
+def test_the_width_is_that_of_the_widest_line_in_a_terminal():
     console = Console(file=io.StringIO(), width=200)
     table = Table(["a", "value"], [["long text", 1.0], ["b", 100.0]])
     console.print(table.rich())
@@ -121,7 +121,7 @@ def test_width_is_that_of_the_widest_line_in_a_terminal():
     assert max(map(len, lines)) <= table.width <= max(map(len, lines)) + 2
 
 
-def test_csv_keeps_all_digits_and_leaves_missing_values_empty():
+def test_csv_keeps_all_digits_and_missing_values_are_empty():
     assert list(csv.reader(io.StringIO(TABLE.csv()))) == [
         ["name_of it", "share %", "note"],
         ["a & b", "12.345", "x"],
@@ -133,7 +133,7 @@ def test_json_is_a_list_of_objects():
     assert json.loads(TABLE.json())[1] == {"name_of it": "c", "share %": None, "note": "y"}
 
 
-def test_latex_aligns_numbers_right_and_escapes_what_it_takes_for_something_else():
+def test_latex_aligns_numbers_right_and_escapes_special_characters():
     lines = TABLE.latex().splitlines()
     assert lines == [
         r"\begin{table}",
@@ -152,7 +152,7 @@ def test_latex_aligns_numbers_right_and_escapes_what_it_takes_for_something_else
     ]
 
 
-def test_latex_of_a_table_that_may_be_wider_than_a_page_is_shrunk_to_it():
+def test_latex_shrinks_a_table_that_may_be_wider_than_the_page():
     wide = Table(["x" * PAGE], []).latex()
     assert wide.startswith("% needs \\usepackage{graphicx}\n")
     assert r"\resizebox{\ifdim\width>\linewidth" in wide
@@ -164,7 +164,7 @@ def test_a_backslash_is_escaped_once():
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
-def test_latex_compiles_whatever_the_cells_hold(tmp_path):
+def test_latex_compiles_with_special_characters_in_cells(tmp_path):
     odd = "&%$#_{}~^\\<>|[]–…±×µλτ†‡§¶"
     table = Table([odd, "b"], [["[1]", 1.0], [odd, 2.0]], odd, [odd])
     compile_latex(tmp_path, table)
@@ -172,13 +172,13 @@ def test_latex_compiles_whatever_the_cells_hold(tmp_path):
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
 @pytest.mark.parametrize("columns", [3, 5, 9])
-def test_a_table_never_runs_off_the_page(tmp_path, columns):
+def test_a_latex_table_is_never_wider_than_the_page(tmp_path, columns):
     table = Table(["CIFAR-10, 40"] * columns, [["92.54 ± 10.76 †"] * columns])
     assert "Overfull" not in compile_latex(tmp_path, table)
 
 
 def compile_latex(folder: Path, table: Table) -> str:
-    """What pdflatex says of a page with a table."""
+    """Return the output of pdflatex for a page with a table."""
     document = f"\\documentclass{{article}}\\usepackage{{graphicx}}\n\\begin{{document}}\n{table.latex()}"
     (folder / "table.tex").write_text(document + "\\end{document}\n")
     done = subprocess.run(
@@ -192,28 +192,28 @@ def compile_latex(folder: Path, table: Table) -> str:
     return printed
 
 
-def test_a_subscript_is_set_as_one():
+def test_latex_sets_a_subscript():
     assert escape_latex("τ_u 1.5, τ, a_u") == r"$\tau_u$ 1.5, $\tau$, a\_u"
 
 
-def test_decimal_points_stand_below_one_another_and_other_texts_where_they_stood():
+def test_decimal_points_are_aligned_and_other_texts_do_not_move():
     assert line_up(["92.5 ± 1", "3.25", "–", "100.0 †", "40"]) == [" 92.5 ± 1", "  3.25", "–", "100.0 †", "40"]
     assert line_up(["a", "–"]) == ["a", "–"]
 
 
-def test_words_are_whole_as_long_as_there_is_room_for_them():
+def test_words_are_broken_only_if_there_is_no_room():
     columns = [["a", "confidence thresholding"], ["b", "a long line of words"]]
     assert fit(columns, 7 + 12 + 9) == [12, 9]
     assert fit(columns, 7 + 12 + 5) == [12, 5]
-    assert fit(columns, 7 + 12 + 4) == [8, 8], "then only numbers and headings are"
+    assert fit(columns, 7 + 12 + 4) == [8, 8], "only numbers and headings are not broken"
 
 
-def test_nothing_is_not_shown_as_less_than_nothing():
+def test_a_number_that_rounds_to_zero_has_no_minus_sign():
     assert show(-0.001) == "0.00"
     assert show(-0.01) == "-0.01"
 
 
-def test_a_noun_has_its_number():
+def test_a_noun_is_plural_unless_the_count_is_one():
     assert [plural(count, "run") for count in (0, 1, 2, 1000)] == ["0 runs", "1 run", "2 runs", "1,000 runs"]
 
 
@@ -233,18 +233,18 @@ def test_a_noun_has_its_number():
         (9e7, "1,041 d"),
     ],
 )
-def test_a_duration_has_as_many_units_as_it_needs(seconds, text):
+def test_a_duration_has_at_most_two_units(seconds, text):
     assert duration(seconds) == text
 
 
-def test_one_value_has_no_deviation():
+def test_a_single_value_has_no_standard_deviation():
     assert mean_and_deviation([3.0]) == (3.0, None)
     assert mean_and_deviation([3.0, 5.0]) == (4.0, statistics.stdev([3, 5]))
     assert show_mean([3.0]) == "3.00"
     assert show_mean([3.0, 5.0], 1) == "4.0 ± 1.4"
 
 
-def test_figures_are_lined_up_in_columns_and_not_in_a_list():
+def test_numbers_are_aligned_in_columns_but_not_in_a_list():
     table = Table(["method", "figure"], [["a", "3.25 †"], ["b", "92.50"]])
     assert [line.rstrip() for line in shown_lines(table, 40)[-3:-1]] == ["  a         3.25 †", "  b        92.50"]
     assert "figure: 3.25 †" in shown_lines(table, 16)

@@ -1,6 +1,9 @@
 """Image classification with very few labels.
 
-The names below are the public interface; they are imported on first use, so that `import aggmatch` stays instant.
+The names in `__all__` are the public interface. They are imported on first use, so `import aggmatch` is fast.
+
+Example: `run = aggmatch.start(aggmatch.resolve({"data.name": "digits"}), "runs/mine")`, then
+`for record in run.train(): ...` and `aggmatch.TrainedModel.load("runs/mine").predict(images)`.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""`python -m aggmatch`."""
+"""Runs the command line as `python -m aggmatch`."""
 
 from aggmatch.cli import main
 

@@ -1,12 +1,11 @@
-"""Configuration as frozen dataclasses: checked on construction, layered, overridden by dotted keys.
+"""Configuration as frozen dataclasses: validated when created, merged from layers, set by dotted keys.
 
-A section of the configuration is a dataclass that derives from `Settings` and lives beside the code it configures.
-Its fields carry their allowed range in the type (`Fraction`, `Count`, ...) and their meaning in a docstring below them.
+A section of the configuration is a dataclass that derives from `Settings`, in the module that it configures. The type
+of a field states its allowed range (`Fraction`, `Count`, ...), and the docstring below the field its meaning.
 """
 
 import ast
 import inspect
-import json
 import textwrap
 import tomllib
 import types
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from aggmatch.errors import AggMatchError, unknown
-from aggmatch.validate import Count, Fraction, InvalidValue, Natural, NonNegative, Positive, Range, check
+from aggmatch.validate import Count, Fraction, InvalidValue, Natural, NonNegative, Positive, Range, check, read_json
 
 __all__ = [
     "Changes",
@@ -44,7 +43,12 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base of every section: a frozen dataclass whose fields are checked against their types when it is made."""
+    """Base class of every section: a frozen dataclass whose fields are validated when it is created.
+
+    A wrong value raises `InvalidValue`. The docstring below a field is its description in `aggmatch list settings`.
+
+    Example: `@dataclass(frozen=True, kw_only=True)`, then `class Config(Settings): threshold: Fraction = 0.95`.
+    """
 
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():
@@ -54,9 +58,10 @@ class Settings:
     def build(
         cls, values: Mapping[str, Any], sources: Mapping[str, str] | None = None, prefix: str = "", owner: str = ""
     ) -> Self:
-        """Make the section from nested values; errors name the full dotted key and where its value came from.
+        """Return the section with the given values; other fields have their defaults.
 
-        owner: whose settings these are, where others have others.
+        values: nested values. sources: dotted key → where its value comes from, for error messages. prefix: what comes
+        before the names of the fields in dotted keys, such as "method.". owner: the method whose settings these are.
         """
         kinds, sources = field_types(cls), sources or {}
         arguments = {}
@@ -78,31 +83,31 @@ class Settings:
             raise InvalidValue(key, error.problem, sources.get(key, "")) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values, ready for JSON."""
+        """Return nested plain values that JSON can hold."""
         return {name: plain(getattr(self, name)) for name in field_types(type(self))}
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON knows it."""
+    """A value in the form that JSON can hold."""
     if isinstance(value, Settings):
         return value.to_dict()
     return list(value) if isinstance(value, tuple) else value
 
 
 def is_section(kind: Any) -> bool:
-    """Whether a field's type is a section of its own."""
+    """Whether the type of a field is a section."""
     return isinstance(kind, type) and issubclass(kind, Settings)
 
 
 def no_section(key: str, value: Any, section: type[Settings], source: str) -> InvalidValue:
-    """The error for a value in the place of a section, with the first setting of that section as an example."""
-    first = next(iter(field_types(section)), "name")  # fields that depend on a choice follow the name of what is chosen
-    problem = f"is a section and takes no value of its own, got {value!r}; set what is in it, such as {key}.{first}"
+    """Return the error for a value in the place of a section, with a setting of that section as an example."""
+    first = next(iter(field_types(section)), "name")  # section `method` has no fields of its own
+    problem = f"is a section and takes no value, got {value!r}; set one of its settings, such as {key}.{first}"
     return InvalidValue(key, problem, source)
 
 
 def sections(section: type[Settings], prefix: str = "") -> Iterator[tuple[str, type[Settings]]]:
-    """Dotted key and type of every section below `section`."""
+    """Yield dotted key and type of every section below `section`."""
     for name, kind in field_types(section).items():
         if is_section(kind):
             yield prefix + name, kind
@@ -110,13 +115,13 @@ def sections(section: type[Settings], prefix: str = "") -> Iterator[tuple[str, t
 
 
 def field_types(section: type[Settings]) -> dict[str, Any]:
-    """Field name → type, with `Annotated` kept."""
+    """Field name → type, with its `Annotated` range."""
     hints = get_type_hints(section, include_extras=True)
     return {field.name: hints[field.name] for field in fields(section)}
 
 
 def from_words(value: Any, kind: Any) -> Any:
-    """Read `none` and `null` as the setting means them: TOML has no null, and `--set` cannot say the text "none"."""
+    """Read `none` and `null` as None or as the choice "none", whichever the setting has: TOML has no null."""
     choices = get_args(kind) if get_origin(kind) in (Union, types.UnionType, Literal) else ()
     if value is None and "none" in choices:
         return "none"
@@ -125,31 +130,36 @@ def from_words(value: Any, kind: Any) -> Any:
     return value
 
 
-# Layers: where values come from, later ones winning --------------------------------------------------------------
+# Layers of values; later ones win ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Values from one place (`run.toml`, `--set optim.lr=0.1`), as dotted keys; nested ones are flattened."""
+    """Settings from one source.
+
+    Example: `resolve([Layer("a.toml", {"train": {"steps": 9}}), Layer("--set optim.lr=0.1", {"optim.lr": 0.1})])`.
+    """
 
     source: str
+    """Where the values come from, for error messages."""
     values: Mapping[str, Any]
+    """Dotted key → value; nested values are flattened."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", flatten(self.values))
 
 
 Changes = Sequence[Layer] | Mapping[str, Any]
-"""Layers, or dotted keys and values, which are one."""
+"""Layers, later ones winning, or one mapping of dotted keys to values."""
 
 
 def as_layers(changes: Changes) -> list[Layer]:
-    """Changes as layers."""
+    """Return changes as layers."""
     return [Layer("", changes)] if isinstance(changes, Mapping) else list(changes)
 
 
 def merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Layers → (nested values, dotted key → source of its value)."""
+    """Merge layers; return the nested values, and dotted key → source of its value."""
     nested: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for layer in layers:
@@ -177,23 +187,21 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def read_file(path: Path) -> Layer:
-    """A TOML file, or a run's own `config.json`."""
+    """Read settings from a TOML or JSON file, or from the `config.json` of a run folder."""
     if path.is_dir():
         path = path / "config.json"
     try:
-        text = path.read_text(encoding="utf-8")
-        nested = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        if path.suffix == ".json":
+            return Layer(str(path), read_json(path, dict[str, Any]))
+        return Layer(str(path), tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise AggMatchError(f"Cannot read configuration {path}: {error.strerror}.") from None
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise AggMatchError(f"Cannot read configuration {path}: {error}.") from None
-    if not isinstance(nested, Mapping):
-        raise AggMatchError(f"Cannot read configuration {path}: it holds no settings.")
-    return Layer(str(path), nested)
+        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise AggMatchError(f"Cannot read {path}: {error}.") from None
 
 
 def read_assignment(text: str) -> Layer:
-    """`optim.lr=0.1` as given to `--set`. Values are TOML (0.1, true, [1, 2]); what is not is taken as a text."""
+    """Read `optim.lr=0.1` as given to `--set`. The value is TOML (0.1, true, [1, 2]) or else a string."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise AggMatchError(f"--set takes key=value, got '{text}'. For example: --set optim.lr=0.1")
@@ -201,7 +209,7 @@ def read_assignment(text: str) -> Layer:
 
 
 def parse_value(text: str) -> Any:
-    """A value from the command line: TOML, `none`, or else a text."""
+    """Read a value from the command line: TOML, `none`, or else a string."""
     if text.lower() in ("none", "null"):
         return None
     try:
@@ -211,7 +219,7 @@ def parse_value(text: str) -> Any:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Dotted keys whose values differ → (before, after); a key that one side lacks counts as None."""
+    """Dotted keys whose values differ → (before, after); a missing key counts as None."""
     before, after = flatten(before), flatten(after)
     keys = list(before) + [key for key in after if key not in before]
     return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
@@ -230,7 +238,7 @@ class Setting:
 
 
 def describe(section: type[Settings], prefix: str = "") -> Iterator[Setting]:
-    """Every setting below `section` with its default and the docstring under its field."""
+    """Yield every setting below `section` with its default and the docstring below its field."""
     texts = field_docstrings(section)
     kinds = field_types(section)
     for field in fields(section):
@@ -242,7 +250,7 @@ def describe(section: type[Settings], prefix: str = "") -> Iterator[Setting]:
 
 
 def field_docstrings(section: type[Settings]) -> dict[str, str]:
-    """Field name → the string literal that follows it in the class body, base classes included."""
+    """Field name → the docstring below it, also from base classes."""
     texts: dict[str, str] = {}
     for cls in reversed(section.__mro__):
         if not issubclass(cls, Settings):

@@ -1,9 +1,11 @@
 """Output for people: a live progress bar on a terminal, plain lines elsewhere."""
 
+import codecs
+import io
 import os
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -87,3 +89,25 @@ def describe(record: dict[str, Any], network: str) -> dict[str, str]:
     if f"accuracy_{network}" in record:
         facts["accuracy"] = f"accuracy {record[f'accuracy_{network}']:.2f} %"
     return facts
+
+
+# Encodings -----------------------------------------------------------------------------------------------------------
+
+PLAIN = {"±": "+-", "–": "-", "−": "-", "…": "...", "×": "x", "·": "*", "µ": "u", "τ": "t", "π": "pi"}
+PLAIN |= dict(zip("†‡§¶", "*#@&", strict=True))  # marks must still differ
+"""Replacements for characters that a stream cannot encode; all others become a question mark."""
+
+
+def print_plainly(*streams: TextIO) -> None:
+    """Make streams replace characters that they cannot encode instead of failing."""
+    codecs.register_error("aggmatch.plain", replaced)
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="aggmatch.plain")
+
+
+def replaced(error: UnicodeError) -> tuple[str, int]:
+    """The replacement for characters that could not be encoded, and the position after them."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(PLAIN.get(character, "?") for character in error.object[error.start : error.end]), error.end

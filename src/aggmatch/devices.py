@@ -1,21 +1,27 @@
-"""Which device computes, with how many threads, and what it is called."""
+"""Which device computes, with how many threads, and the hardware and versions that a result names."""
 
 import platform
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
 
+from aggmatch import __version__
 from aggmatch.errors import AggMatchError
 
 SMALL = 500_000
-"""Weights of a network below which several threads wait for each other longer than they compute."""
+"""Number of weights below which a network trains faster with one thread: several would mostly wait for each other."""
 
 
 def choose_device(name: str) -> torch.device:
-    """The device called `name` (`cpu`, `cuda`, `cuda:N`), or for `auto` the best one of this machine."""
+    """Return the device called `name` (`cpu`, `cuda`, `cuda:N`), or the best one of this machine for `auto`.
+
+    Raises an `AggMatchError` if this machine does not have the device.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
@@ -31,7 +37,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_threads(wanted: int, network: nn.Module) -> int:
-    """CPU threads for a network: `wanted`, or for 0 one if it is small and torch's own number otherwise."""
+    """Return the number of CPU threads for a network.
+
+    wanted: the setting `runtime.threads`. 0 means one thread for a small network, and torch's own number otherwise.
+    """
     if wanted:
         return wanted
     return 1 if sum(weight.numel() for weight in network.parameters()) < SMALL else torch.get_num_threads()
@@ -39,14 +48,16 @@ def choose_threads(wanted: int, network: nn.Module) -> int:
 
 @contextmanager
 def computing_on(device: torch.device, threads: int = 0) -> Iterator[None]:
-    """Within, Triton launches on the device, cuDNN tries its kernels, and CPU work takes `threads` (0: unchanged).
+    """Within, the device is the current one, cuDNN benchmarks its kernels, and CPU work uses so many threads.
 
-    All of these are settings of the whole process. They are put back, so that runs in one process do not disturb each
-    other.
+    threads: 0 leaves their number unchanged; on CUDA it is not used. All of these are settings of the whole process.
+    They are restored at the end, so runs in one process do not disturb each other.
+
+    Example: `with computing_on(torch.device("cpu"), threads=1): network(images)`.
     """
     if device.type == "cuda":
         benchmark = torch.backends.cudnn.benchmark
-        torch.backends.cudnn.benchmark = True  # shapes never change, so the choice of kernels pays
+        torch.backends.cudnn.benchmark = True  # shapes never change, so the search pays off
         try:
             with torch.cuda.device(device):
                 yield
@@ -70,8 +81,54 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def hardware(device: torch.device, threads: int = 0) -> str:
-    """The name of the device and, for a CPU, the number of threads (0: torch's own)."""
+    """Return the name of the device; for a CPU with the number of threads (0: torch's own number)."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = threads or torch.get_num_threads()
     return f"{platform.processor() or platform.machine()} CPU, {threads} thread{'' if threads == 1 else 's'}"
+
+
+def provenance(device: torch.device, threads: int) -> dict[str, Any]:
+    """Return the hardware and the versions with which a result is computed, as summaries and sessions store them."""
+    versions = {"aggmatch": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    return {"hardware": hardware(device, threads), "versions": versions}
+
+
+# Side stream ---------------------------------------------------------------------------------------------------------
+
+
+class SideWork:
+    """Work that was started on a side stream. Call `join` before you use its results."""
+
+    def __init__(self, stream: torch.cuda.Stream | None) -> None:
+        self.stream = stream
+
+    def join(self) -> None:
+        """Make the current stream wait for the work; the host does not wait."""
+        if self.stream is not None:
+            torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
+
+
+@contextmanager
+def side_stream(device: torch.device) -> Iterator[SideWork]:
+    """Run the block on a side stream, in parallel with the code after it, until `join`. On a CPU it just runs.
+
+    Small kernels of one stream fill the gaps of the other. The side stream first waits for all earlier work, so it does
+    not write early to memory that the previous step has freed. For the same reason, do not free tensors that the block
+    reads before `join`.
+
+    Example: `with side_stream(x.device) as work: y = f(x)`, then `z = g(x)`, `work.join()` and `y + z`.
+    """
+    if device.type != "cuda":
+        yield SideWork(None)
+        return
+    stream = stream_of(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield SideWork(stream)
+
+
+@cache
+def stream_of(device: torch.device) -> torch.cuda.Stream:
+    """Return the one side stream of a device. There is only one because the allocator keeps a pool for each stream."""
+    return torch.cuda.Stream(device)

@@ -1,20 +1,26 @@
-"""The one exception a user is meant to read."""
+"""The exception for every error that a user can fix."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class AggMatchError(Exception):
-    """Something the caller can mend: what was wrong, the value, what is allowed, the next step.
+    """A user-fixable error: its message says what is wrong, the value, what is allowed and the next step.
 
-    The command line prints it without a traceback and exits with 2.
+    The command line prints the message without a traceback and exits with code 2.
+
+    Example: `try: aggmatch.load("cifar11")`, then `except aggmatch.AggMatchError as error: print(error)`.
     """
 
 
 def unknown(kind: str, name: str, known: Iterable[str], see: str = "", owner: str = "") -> AggMatchError:
-    """The error for a name that is not among the known ones (of an owner), with the closest match if there is one."""
+    """Return the error for a name that is not among the known ones, with the closest match if there is one.
+
+    kind: what the name stands for, such as "method". see: a command that lists the known names. owner: whose names
+    they are, if that is not clear.
+    """
     known = sorted(known)
-    section = name[: name.rfind(".") + 1]  # that they share it makes no two names similar
+    section = name[: name.rfind(".") + 1]  # a shared section does not make two names similar
     close = get_close_matches(name.removeprefix(section), [other.removeprefix(section) for other in known], 1)
     hint = f" Did you mean '{section}{close[0]}'?" if close else f" Known: {', '.join(known)}."
     return AggMatchError(

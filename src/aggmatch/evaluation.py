@@ -1,6 +1,7 @@
-"""Accuracy of networks on labelled images."""
+"""Predictions and accuracies of networks on labelled images."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,82 +16,93 @@ from aggmatch.models import Network, images_at_once
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Predictions of a network on a labelled set."""
+    """Predictions on N labelled images of Y classes, and the accuracies that follow from them.
+
+    Example: `Evaluation(probs=torch.eye(3), labels=torch.tensor([0, 1, 1])).accuracy` is 66.67.
+    """
 
     probs: Tensor
-    """(N, Y), on the CPU."""
+    """Class probabilities, (N, Y), on the CPU."""
     labels: Tensor
-    """(N,), on the CPU."""
+    """True classes, (N,), on the CPU."""
 
     @property
     def predicted(self) -> Tensor:
-        """Most probable class, (N,)."""
+        """Most probable class of each image, (N,)."""
         return self.probs.argmax(1)
 
     @property
     def accuracy(self) -> float:
-        """Share of right predictions in percent."""
+        """Share of correct predictions in percent."""
         return 100 * int((self.predicted == self.labels).sum()) / len(self.labels)
 
     @property
     def confusion(self) -> Tensor:
-        """Counts of (true class, predicted class), (Y, Y)."""
+        """Number of images by true class and predicted class, (Y, Y)."""
         classes = self.probs.shape[1]
         return torch.bincount(self.labels * classes + self.predicted, minlength=classes**2).view(classes, classes)
 
     @property
     def balanced_accuracy(self) -> float:
-        """Mean of the accuracies within classes, of those that have images, in percent."""
+        """Mean of the accuracies of the classes that have images, in percent."""
         of_class = [accuracy for accuracy, count in zip(self.class_accuracy, self.class_sizes, strict=True) if count]
         return sum(of_class) / len(of_class)
 
     @property
     def class_sizes(self) -> list[int]:
-        """Images of each class."""
+        """Number of images of each class."""
         sizes: list[int] = self.confusion.sum(1).tolist()
         return sizes
 
     @property
     def class_accuracy(self) -> list[float]:
-        """Accuracy within each class in percent; 0 for a class without images."""
+        """Accuracy of each class in percent; 0 for a class without images."""
         confusion = self.confusion.double()
         return (100 * confusion.diagonal() / confusion.sum(1).clamp(min=1)).tolist()
 
 
-@torch.no_grad()
-def predict(method: Method[Any], network: Network, pixels: Tensor) -> Tensor:
-    """Class probabilities of uint8 images (N, C, H, W), a batch at a time, with running BatchNorm statistics; (N, Y).
-
-    The images may lie anywhere; the result lies on the CPU. No images at all give (0, Y).
-    """
-    device = next(network.parameters()).device
-    training = network.training
+@contextmanager
+def evaluating(network: Network, threads: int) -> Iterator[torch.device]:
+    """Within, the network uses running BatchNorm statistics and needs no gradients; yields its device."""
+    device, training = next(network.parameters()).device, network.training
     network.eval()
-    with computing_on(device, choose_threads(0, network)):
+    try:
+        with torch.no_grad(), computing_on(device, choose_threads(threads, network)):
+            yield device
+    finally:
+        network.train(training)
+
+
+def predict(method: Method[Any], network: Network, pixels: Tensor, *, threads: int = 0) -> Tensor:
+    """Return class probabilities, (N, Y) on the CPU, computed in batches with running BatchNorm statistics.
+
+    pixels: uint8 images (N, C, H, W) on any device; N may be 0. threads: see `devices.choose_threads`.
+    """
+    with evaluating(network, threads) as device:
         parts = pixels.split(images_at_once(pixels.shape[-1]))
-        probs = [method.predict(network, part.to(device)).cpu() for part in parts]
-    network.train(training)
-    return torch.cat(probs)
+        return torch.cat([method.predict(network, part.to(device)).cpu() for part in parts])
 
 
-@torch.no_grad()
-def evaluate(method: Method[Any], network: Network, images: Images, labeled: Images | None = None) -> Evaluation:
-    """Predict every image with running BatchNorm statistics, through the method's own rule.
+def evaluate(
+    method: Method[Any], network: Network, images: Images, labeled: Images | None = None, *, threads: int = 0
+) -> Evaluation:
+    """Predict labelled images with a network, by the rule of its method.
 
-    `labeled` holds the labelled training images with their given labels, which some methods compare with; without it
-    the method is taken as prepared.
+    images: the images to predict, with their true classes. labeled: the labelled training images with their given
+    labels, with which some methods compare; None if the method is already prepared for this network.
+    threads: CPU threads; 0 chooses them by the size of the network.
+
+    Example: `evaluate(run.state.method, run.state.average, run.data.test, run.labeled).accuracy`.
     """
     if labeled is not None:
-        device, training = next(network.parameters()).device, network.training
-        network.eval()
-        method.prepare(network, labeled.pixels.to(device), labeled.labels.to(device))
-        network.train(training)
-    return Evaluation(predict(method, network, images.pixels), images.labels)
+        with evaluating(network, threads) as device:
+            method.prepare(network, labeled.pixels.to(device), labeled.labels.to(device))
+    return Evaluation(predict(method, network, images.pixels, threads=threads), images.labels)
 
 
 def accuracies(
-    method: Method[Any], average: Network, online: Network, test: Images, labeled: Images
+    method: Method[Any], average: Network, online: Network, test: Images, labeled: Images, *, threads: int = 0
 ) -> Iterator[tuple[str, float]]:
-    """Test accuracy in percent of both networks, under the names of the log."""
-    yield "accuracy_average", evaluate(method, average, test, labeled).accuracy
-    yield "accuracy_online", evaluate(method, online, test, labeled).accuracy
+    """Yield the test accuracies of both networks in percent, with the names that the log uses."""
+    yield "accuracy_average", evaluate(method, average, test, labeled, threads=threads).accuracy
+    yield "accuracy_online", evaluate(method, online, test, labeled, threads=threads).accuracy

@@ -1,4 +1,4 @@
-"""Writing files so that nothing is ever half there, and the folders for them."""
+"""Files that are written completely or not at all, and the folders for them."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from aggmatch.errors import AggMatchError
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Make `path` hold `data`, or leave what was there: a reader sees the old file or the new one, never a part."""
+    """Write a file so that readers see either the old content or the new one, never a part of it."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         try:
@@ -20,11 +20,11 @@ def write_atomically(path: Path, data: bytes) -> None:
             part.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise AggMatchError(f"Cannot write {path}: {error.strerror}. What was there before is unchanged.") from error
+        raise AggMatchError(f"Cannot write {path}: {error.strerror}. Its old content is unchanged.") from error
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a path at which no file can be written, before the work that is to end there."""
+    """Raise an `AggMatchError` if a file cannot be written, before the work whose result it will hold."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.touch()
@@ -34,7 +34,7 @@ def check_writable(path: Path) -> None:
 
 
 def make_folder(path: Path) -> Path:
-    """The folder, made if it is not there."""
+    """Return the folder; create it and its parents if they do not exist."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -11,59 +11,59 @@ import torch.nn.functional as F
 from torch import Tensor
 
 TINY = 1e-37
-"""Added before a logarithm whose factor may be 0."""
+"""Added before a logarithm, so that 0·log 0 is 0."""
 
 
 def one_hot(index: Tensor, classes: int) -> Tensor:
-    """Bool, True at the index: (...) → (..., Y). Unlike torch's own it never reads values on the host to check them."""
+    """Return bool, True at the index: (...) → (..., Y). Unlike torch's own, it does not read values on the host."""
     return index[..., None] == torch.arange(classes, device=index.device)
 
 
 def sharpen(probs_BY: Tensor, temperature: float) -> Tensor:
-    """Raise probabilities to 1/T and renormalise; T → 0 tends to one-hot.
+    """Return probabilities raised to 1/T and renormalised, (B, Y); as T → 0 they become one-hot.
 
     q̄ = p̄^(1/T) / Σ_y p̄_y^(1/T)
 
-    Computed from logarithms relative to the largest entry, so a small T does not underflow to 0/0.
+    Computed from logarithms relative to the largest entry, so that a small T does not underflow to 0/0.
     """
     return torch.softmax(torch.log(probs_BY) / temperature, dim=-1)
 
 
 def soft_cross_entropy(target_BY: Tensor, logits_BY: Tensor) -> Tensor:
-    """−Σ_y target_y · log softmax(logits)_y, one value a sample: (B,). The target is taken as a constant."""
+    """Return −Σ_y target_y · log softmax(logits)_y for each sample, (B,). The target gets no gradient."""
     return -(target_BY.detach() * F.log_softmax(logits_BY.float(), dim=-1)).sum(-1)
 
 
 def entropy(probs_BY: Tensor) -> Tensor:
-    """−Σ_y p_y log p_y in nats, with 0·log 0 = 0."""
+    """Return −Σ_y p_y log p_y in nats, (B,), with 0·log 0 = 0."""
     return torch.special.entr(probs_BY).sum(-1)
 
 
 def consensus_confidence(vote_BY: Tensor) -> Tensor:
-    """exp of the negative entropy of the votes: 1 exactly when all voters agree.
+    """Return exp of the negative entropy of the votes, (B,): 1 exactly when all voters agree.
 
     c̄_b = exp(Σ_y a_by log a_by)          (Sec. IV-D)
 
-    vote_BY: share of voters for each class, rows summing to 1. Returns (B,).
+    vote_BY: share of the voters for each class; rows sum to 1.
     """
     return torch.exp(-entropy(vote_BY))
 
 
 def linear_ramp(progress: Tensor, share: float) -> Tensor:
-    """Weight that grows linearly from 0 to 1 over the first `share` of the steps, then stays; 1 from the start if 0."""
+    """Return a weight that grows linearly from 0 to 1 over the first `share` of the steps; always 1 if that is 0."""
     return (progress / share).clamp(0, 1) if share else torch.ones_like(progress)
 
 
 def mixup(values: Tensor, partner_B: Tensor, share_B: Tensor) -> Tensor:
-    """λ·x_b + (1 − λ)·x_partner(b), each sample with its own λ; values: (B, ...), float."""
+    """Return λ·x_b + (1 − λ)·x_partner(b), with a λ for each sample; values: (B, ...), float."""
     share = share_B.view(-1, *[1] * (values.ndim - 1))
     return share * values + (1 - share) * values[partner_B]
 
 
 def beta_shares(count: int, alpha: float, generator: torch.Generator) -> Tensor:
-    """max(b, 1 − b) with b ~ Beta(α, α), (count,): the larger share of each mix."""
-    # b = G/(G + G′) of two Gammas, G(α) = G(α + 1)·U^(1/α), taken as logarithms: for a small α they would underflow.
-    # torch.distributions takes no generator; this is the sampler it stands on.
+    """Return max(b, 1 − b) with b ~ Beta(α, α), (count,): the larger share of each mixture."""
+    # b = G/(G + G′) of two Gammas, G(α) = G(α + 1)·U^(1/α), as logarithms: for a small α, G would underflow.
+    # torch.distributions takes no generator; this is the sampler that it uses.
     concentration = torch.full((2, count), alpha + 1, device=generator.device)
     uniform = 1 - torch.rand(concentration.shape, generator=generator, device=generator.device)  # never 0
     logs = torch._standard_gamma(concentration, generator=generator).log() + uniform.log() / alpha
@@ -71,9 +71,9 @@ def beta_shares(count: int, alpha: float, generator: torch.Generator) -> Tensor:
 
 
 def interleave(batches: Sequence[Tensor]) -> list[Tensor]:
-    """Exchange samples so that each of the equally large batches holds an equal part of every one; its own inverse.
+    """Return batches of the same size that each hold an equal part of every given batch. It is its own inverse.
 
-    Sample p of batch i becomes sample p of batch (p − i) mod n, of n batches. The parts differ by one sample at most.
+    Sample p of batch i becomes sample p of batch (p − i) mod n, of n batches. The parts differ by at most one sample.
     """
     count, size = len(batches), len(batches[0])
     position_P = torch.arange(size, device=batches[0].device)
@@ -83,19 +83,19 @@ def interleave(batches: Sequence[Tensor]) -> list[Tensor]:
 
 
 class PseudoLabels(NamedTuple):
-    """What a method believes about the unlabelled batch, for the loss and for the log."""
+    """The labels that a method assigns to an unlabelled batch, for the log."""
 
     target: Tensor
     """Class, (B,) int64."""
     weight: Tensor
-    """Confidence, a 0/1 mask or a weight in [0, 1], (B,)."""
+    """Weight in the loss: a 0/1 mask or a number in [0, 1], (B,)."""
 
 
 class Aggregate(NamedTuple):
-    """Refined pseudo labels, and the agreement of the subsets that voted for them."""
+    """Refined predictions, and the agreement of the subsets of the memory."""
 
     probs: Tensor
-    """p̄, mean of the subsets' distributions, (B, Y)."""
+    """p̄, mean of the distributions by each subset, (B, Y)."""
     vote: Tensor
     """a, share of the subsets that vote for each class, (B, Y)."""
     confidence: Tensor
@@ -103,11 +103,11 @@ class Aggregate(NamedTuple):
 
 
 def score_pseudo_labels(pseudo: PseudoLabels, truth_B: Tensor | None) -> dict[str, Tensor]:
-    """Coverage of pseudo labels and, where the truth is known, their recall.
+    """Return the coverage of pseudo labels and, if the true labels are known, their recall.
 
     recall = Σ w·correct / n,   coverage = Σ w / n
 
-    For 0/1 weights these are the usual ones. Precision, Σ w·correct / Σ w, is their quotient also over many steps.
+    For 0/1 weights these are the usual definitions. Precision, Σ w·correct / Σ w, is their quotient.
     """
     weight_B = pseudo.weight.float()
     recall = {} if truth_B is None else {"recall": (weight_B * (pseudo.target == truth_B)).mean()}

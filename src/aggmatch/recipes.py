@@ -1,19 +1,15 @@
-"""Defaults of data sets and methods: what the papers use, as data.
+"""Recipes: default settings of data sets and methods, mostly those of the papers.
 
-A recipe is a table of dotted settings. That of a data set comes first, that of a method on it second; a configuration
-file and `--set` override both. Everything not named here has the default of its field.
+A recipe is a table of dotted settings. The recipe of the data set comes first, then that of the method on it; a
+configuration file and `--set` override both. Settings that are not listed here have the default of their field.
 """
 
 from typing import Any
 
-from aggmatch.config import Layer
-from aggmatch.data import is_folder
-from aggmatch.methods import load_method
-
-# Digits: chosen by accuracy on the unlabelled training images of folds 10 and up, never on test images: the common
-# recipe out of some fifty variants, AggMatch's by the effects of sixteen settings over 250 runs, the weight decay of
-# AggMatch and FixMatch out of six and four values, FeatMatch's warm-up and PAWS's colours out of two each. A thousand
-# steps bear more weight decay than a million; five other methods were tried with it and lost.
+# Digits: chosen by accuracy on the unlabelled training images of folds 10 and above, never on test images. The common
+# recipe is the best of about fifty variants. Settings of AggMatch come from 250 runs that vary sixteen settings, the
+# weight decays of AggMatch and FixMatch from six and four values, the warm-up of FeatMatch and the colours of PAWS from
+# two each. 1,000 steps need more weight decay than a million; for five other methods more was worse.
 GEOMETRIC = ["identity", "rotate", "shear_x", "shear_y", "translate_x", "translate_y"]
 
 DATA: dict[str, dict[str, Any]] = {
@@ -41,7 +37,7 @@ DATA: dict[str, dict[str, Any]] = {
 }
 
 FOLDER: dict[str, Any] = {"data.labels": None, "model.name": "wrn-28-2", "train.steps": 20_000}
-"""Of a folder of images: every label that is given, and a number of steps that a GPU takes in minutes."""
+"""Recipe of a folder of images: all its labels, and a number of steps that takes minutes on a GPU."""
 
 METHOD: dict[tuple[str, str], dict[str, Any]] = {
     ("digits", "aggmatch"): {
@@ -65,12 +61,3 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
     ("cifar100", "mixmatch"): {"method.unlabeled_weight": 150.0},
     ("cifar100", "aggmatch"): {"method.slots": 256},
 }
-
-
-def recipe(data: str, method: str) -> list[Layer]:
-    """Layers of defaults for a method on a data set."""
-    return [
-        Layer(f"the recipe of {data}", FOLDER if is_folder(data) else DATA.get(data, {})),
-        Layer(f"the defaults of {method}", load_method(method).defaults),
-        Layer(f"the recipe of {method} on {data}", METHOD.get((data, method), {})),
-    ]

@@ -42,7 +42,7 @@ class Registry(Generic[Part]):
 
     kind: what a part is called in messages, such as "method".
     plural: the word after `aggmatch list`, and the end of the entry-point group `aggmatch.<plural>`.
-    builtin: returns the parts of this package, name → `module:attribute`.
+    builtin: returns the parts of this package by name, each as `module:attribute` or itself.
     accepts: says whether an object is such a part; `wanted` says in words what it should be.
     """
 
@@ -51,7 +51,7 @@ class Registry(Generic[Part]):
         kind: str,
         plural: str,
         *,
-        builtin: Callable[[], Mapping[str, str]],
+        builtin: Callable[[], Mapping[str, str | Part]],
         accepts: Callable[[Any], bool],
         wanted: str,
     ) -> None:
@@ -80,8 +80,7 @@ class Registry(Generic[Part]):
         if is_code(name):
             part = load_code(name, self.kind)
         elif name in (builtin := self.builtin()):
-            module, _, attribute = builtin[name].partition(":")
-            part = attrgetter(attribute)(importlib.import_module(module))
+            part = import_attribute(own) if isinstance(own := builtin[name], str) else own
         elif name in (announced := self.announced()):
             part = load_announced(announced[name], self.kind)
         else:
@@ -89,6 +88,12 @@ class Registry(Generic[Part]):
         if not self.accepts(part):
             raise AggMatchError(f"Cannot use {self.kind} '{name}': it must be {self.wanted}, got {part!r:.80}.")
         return part
+
+
+def import_attribute(target: str) -> Any:
+    """Import `module:attribute`, in which the attribute may be dotted."""
+    module, _, attribute = target.partition(":")
+    return attrgetter(attribute)(importlib.import_module(module))
 
 
 # Code from elsewhere ---------------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""The whole configuration of a run, and how recipe, file and command line make it up."""
+"""The whole configuration of a run, merged from recipes, files and the command line."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from aggmatch.augment import ViewSettings
+from aggmatch.augment.settings import ViewSettings
 from aggmatch.config import (
     Changes,
     Count,
@@ -22,23 +22,23 @@ from aggmatch.config import (
     no_section,
     sections,
 )
-from aggmatch.data import DataSettings, drawn_settings
+from aggmatch.data import DataSettings, drawn_settings, is_folder
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
-from aggmatch.recipes import recipe
+from aggmatch.recipes import DATA, FOLDER, METHOD
 from aggmatch.registry import absolute
 from aggmatch.validate import InvalidValue
 
 PARTS = ("method.name", "data.name", "model.name", "views.weak", "views.strong")
-"""Settings that name a part, which may be code from elsewhere; see `registry`."""
+"""Settings that name a part, which may be code outside this package; see `registry`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimSettings(Settings):
-    """Section `optim`: FixMatch's recipe."""
+    """Section `optim`: the optimizer. The defaults are those of FixMatch."""
 
     optimizer: Literal["sgd", "lars"] = "sgd"
-    """lars: SGD in which every kernel moves in proportion to its norm, for large batches and learning rates."""
+    """lars: SGD that moves every kernel in proportion to its norm, for large batches and learning rates."""
     lr: Positive = 0.03
     """η: initial learning rate; it falls as η·cos(7πk/16K)."""
     momentum: Fraction = 0.9
@@ -50,12 +50,12 @@ class OptimSettings(Settings):
     average: Fraction = 0.999
     """λ_m: decay of the weight average, which is AggMatch's momentum network."""
     average_warmup: bool = True
-    """Whether the average starts with a short memory, min(λ_m, (1+k)/(10+k)); with λ_m 0.999 for 9,000 steps."""
+    """Whether λ_m starts small, as min(λ_m, (1+k)/(10+k)); it reaches 0.999 after 9,000 steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings(Settings):
-    """Section `train`: length, batches and cadence."""
+    """Section `train`: number of steps, batches, and how often to log and evaluate."""
 
     steps: Annotated[int, Range(1, 2**24)] = 2**20  # float32 counts exactly up to here
     """K: number of steps; the learning-rate schedule spans them."""
@@ -64,9 +64,9 @@ class TrainSettings(Settings):
     unlabeled_ratio: Count = 7
     """µ: unlabelled images of a step for each labelled one."""
     seed: Natural = 0
-    """Seed of weights, order and views, together with the fold."""
+    """Seed of weights, order of images and views, together with the fold."""
     evaluated: Literal["average", "online"] = "average"
-    """Network whose accuracy is the headline and which is saved as the model."""
+    """Network whose accuracy is reported and which is saved as the model."""
     log_every: Count = 100
     """Steps between two lines of metrics."""
     evaluate_every: Count = 5000
@@ -77,18 +77,18 @@ class TrainSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeSettings(Settings):
-    """Section `runtime`: where and how a run computes. A resume may change it: what is learned stays the same."""
+    """Section `runtime`: where and how a run computes. Resuming may change it: it does not change what is learned."""
 
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, or `auto` for the best one available."""
     threads: Natural = 0
-    """CPU threads. 0: one for small networks, which are slower with more, and all cores for others."""
+    """CPU threads. 0: one for networks under 500,000 weights, which more would slow down, else torch's own number."""
     data_dir: str = "data"
     """Folder of the downloaded data sets."""
     checkpoint_every: Count = 5000
     """Steps between two checkpoints."""
     snapshots: tuple[Fraction, ...] = (0.1, 0.5, 1.0)
-    """Shares of the steps after which networks and queue are saved for later analysis; empty saves the space."""
+    """Shares of the steps after which networks and method are saved for analyses; empty saves disk space."""
     graph: bool = True
     """Whether the whole step runs as one CUDA graph on CUDA."""
     tensorboard: bool = False
@@ -97,13 +97,15 @@ class RuntimeSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(Settings):
-    """The whole configuration of a run, one field per section.
+    """The whole configuration of a run, one field per section; `resolve` makes it.
 
     Example: `resolve({"data.name": "digits", "train.steps": 200}).train.steps` is 200.
     """
 
     method_name: str
+    """The setting `method.name`."""
     method: Settings
+    """Section `method`, whose type depends on the method."""
     data: DataSettings = field(default_factory=DataSettings)
     views: ViewSettings = field(default_factory=ViewSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -112,7 +114,7 @@ class RunSettings(Settings):
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values; the method's name is in its section."""
+        """Return nested plain values, as `config.json` holds them; the name of the method is in its section."""
         values = super().to_dict()
         return values | {"method": {"name": values.pop("method_name"), **values["method"]}}
 
@@ -126,9 +128,10 @@ class RunSettings(Settings):
 
 
 def resolve(changes: Changes) -> RunSettings:
-    """Put a run's configuration together: the recipe of data set and method, then the changes, later ones winning.
+    """Return the configuration of a run: the recipe of its data set and method, then the changes; later values win.
 
-    changes: dotted keys and values, or layers of them. Keys without a value get the recipe's or the field's default.
+    changes: dotted keys and values, or a sequence of `Layer`. Other settings get the value of the recipe, or else the
+    default of their field. Raises an `AggMatchError` for an unknown key or a wrong value.
 
     Example: `resolve({"data.name": "cifar10", "method.name": "fixmatch", "optim.lr": 0.01})`.
     """
@@ -145,22 +148,31 @@ def resolve(changes: Changes) -> RunSettings:
     return build(values, sources, method_name)
 
 
+def recipe(data: str, method: str) -> list[Layer]:
+    """Return the layers of default settings of a method on a data set: data set, method, then both."""
+    return [
+        Layer(f"the recipe of {data}", FOLDER if is_folder(data) else DATA.get(data, {})),
+        Layer(f"the defaults of {method}", load_method(method).defaults),
+        Layer(f"the recipe of {method} on {data}", METHOD.get((data, method), {})),
+    ]
+
+
 def with_absolute_paths(layer: Layer) -> Layer:
-    """The layer with the whole paths of code files, so that a run means the same in every working directory."""
+    """Return the layer with absolute paths of code files, which are valid in every working directory."""
     named = {key: absolute(layer.values[key]) for key in PARTS if isinstance(layer.values.get(key), str)}
     return Layer(layer.source, {**layer.values, **named}) if named else layer
 
 
 def parts_named(values: Mapping[str, Any]) -> list[str]:
-    """Names of parts among nested or dotted values."""
+    """Return the names of parts (method, data set, network, views) among nested or dotted values."""
     flat = flatten(values)
     return [flat[key] for key in PARTS if isinstance(flat.get(key), str)]
 
 
 def with_split(layers: Sequence[Layer]) -> list[Layer]:
-    """The layers of a new run and, if they name a split to reuse, one more with its number of labels and its fold.
+    """Return the layers of a new run, with one more for the labels and fold of a split that they reuse.
 
-    Raises `InvalidValue` if a layer says otherwise: the run would not learn from what it asks for.
+    Raises `InvalidValue` if a layer sets other labels or another fold.
     """
     chosen = {key: (value, layer.source) for layer in layers for key, value in layer.values.items()}
     split, _ = chosen.get("data.split", (None, ""))
@@ -170,7 +182,7 @@ def with_split(layers: Sequence[Layer]) -> list[Layer]:
     for key, own in drawn.items():
         value, source = chosen.get(key, (None, ""))
         if value not in (None, own):
-            raise InvalidValue(key, f"must be left out or {own}, as in the split {split}, got {value!r}", source)
+            raise InvalidValue(key, f"must be omitted or {own}, as in the split {split}, got {value!r}", source)
     return [*layers, Layer(f"the split {split}", drawn)]
 
 
@@ -184,7 +196,7 @@ def check_sections(layer: Layer) -> None:
 
 
 def build(values: Mapping[str, Any], sources: Mapping[str, str], method_name: str) -> RunSettings:
-    """Validated settings from nested values."""
+    """Return validated settings from nested values."""
     values = dict(values)
     method_values = {key: value for key, value in dict(values.pop("method", {})).items() if key != "name"}
     method = load_method(method_name).config_type.build(method_values, sources, "method.", method_name)

@@ -1,4 +1,4 @@
-"""Results as a person reads them: small tables for a terminal, CSV, JSON, Markdown or LaTeX, and single values."""
+"""Results for people: tables for a terminal or as CSV, JSON, Markdown or LaTeX, and the format of single values."""
 
 import csv
 import io
@@ -34,34 +34,37 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "§": r"\S{}",
     "¶": r"\P{}",
 }
-"""What LaTeX takes for something else or does not have in its fonts."""
+"""Characters that have a meaning in LaTeX or are missing in its fonts → how to write them."""
 PAGE = 60
-"""Characters that surely fit into the width of a LaTeX page; wider tables may have to be shrunk."""
+"""Characters that always fit into the width of a LaTeX page; a wider table may have to be shrunk."""
 FOLDED = 8
-"""Characters of a line to which long words may be folded in a narrow terminal; numbers and headings never are."""
+"""Characters to which a narrow terminal may break long words; numbers and headings are never broken."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns and rows of values; numbers are shown with two digits and aligned right."""
+    """Named columns and rows of values; floats have two decimals, numbers are aligned right.
+
+    Example: `Table(["method", "accuracy %"], [["fixmatch", 91.234]]).markdown()`.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     title: str = ""
     notes: Sequence[str] = ()
-    """Sentences to stand below it wherever a person reads it."""
+    """Sentences below the table; CSV and JSON leave them out."""
 
     def rich(self) -> "RenderableType":
-        """For a terminal of any width."""
+        """The table for a terminal of any width."""
         return Shown(self)
 
     @property
     def width(self) -> int:
-        """Characters that it takes in a terminal without breaking a line."""
+        """Width in characters that a terminal needs to show it without breaking lines."""
         return sum(max(map(len, column)) + 3 for column in self.texts()) + 1
 
     def texts(self) -> list[list[str]]:
-        """What a terminal shows, column by column, headings first."""
+        """Texts that a terminal shows, by column, heading first."""
         return [
             [column, *line_up([show(row[number]) for row in self.rows])] for number, column in enumerate(self.columns)
         ]
@@ -77,7 +80,7 @@ class Table:
         return text.getvalue()
 
     def json(self) -> str:
-        """A list of objects."""
+        """A JSON list with one object per row."""
         return json.dumps(
             [dict(zip(self.columns, row, strict=True)) for row in self.rows], indent=2, ensure_ascii=False
         )
@@ -88,7 +91,7 @@ class Table:
         return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "".join(f"\n{note}\n" for note in self.notes)
 
     def latex(self) -> str:
-        """A LaTeX table: the title is its caption, the notes stand below it. A wide one needs the package graphicx."""
+        """A LaTeX table with the title as caption and the notes below it. A wide one needs the package graphicx."""
         alignment = "".join("r" if self.is_numeric(number) else "l" for number in range(len(self.columns)))
         lines = [self.columns, *[[show(value) for value in row] for row in self.rows]]
         head, *body = (" & ".join(map(escape_latex, line)) + r" \\" for line in lines)
@@ -114,7 +117,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Shown:
-    """A table in a terminal, which shows every character as it is: a string would be read as markup."""
+    """A table in a terminal. It shows every character as it is; rich would read plain strings as markup."""
 
     table: Table
 
@@ -145,7 +148,7 @@ class Shown:
         return grid
 
     def listing(self, texts: Sequence[Sequence[str]]) -> "Iterator[RenderableType]":
-        """One line a value, for a terminal without room for columns."""
+        """One line per value, for a terminal that is too narrow for columns."""
         from rich.text import Text
 
         if self.table.title:
@@ -158,21 +161,21 @@ class Shown:
 
 
 def line_up(texts: Sequence[str]) -> list[str]:
-    """Texts with blanks before those that begin with a decimal number: their points stand below one another."""
+    """Pad texts that begin with a decimal number on the left, so that their decimal points are aligned."""
     whole = [len(match[1]) if (match := re.match(r"(\d+)\.\d", text)) else None for text in texts]
     most = max(filter(None, whole), default=0)
     return [" " * (most - digits) + text if digits else text for digits, text in zip(whole, texts, strict=True)]
 
 
 def fit(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
-    """Widths of columns (heading first) that fit into a line, the widest narrowed first; None where they cannot.
+    """Return widths of columns that fit into `room` characters, or None if that is impossible.
 
-    Words are broken only if nothing else helps.
+    columns: texts by column, heading first. The widest columns are narrowed first; words are broken only if necessary.
     """
     from rich.cells import cell_len
 
     widths = [max(map(cell_len, column)) for column in columns]
-    spare = room - 1 - 3 * len(columns)  # beside what lies between columns
+    spare = room - 1 - 3 * len(columns)  # without the space between columns
     for longest in (room, FOLDED):
         least = [least_width(column, longest) for column in columns]
         if sum(least) <= spare:
@@ -186,7 +189,10 @@ def fit(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
 
 
 def least_width(column: Sequence[str], longest: int) -> int:
-    """Width at which a column (heading first) breaks no number, no word of its heading and none up to `longest`."""
+    """Smallest width of a column (heading first) that breaks no number, no word of its heading and no short word.
+
+    longest: words up to this length are short.
+    """
     from rich.cells import cell_len
 
     heading, *texts = column
@@ -196,7 +202,7 @@ def least_width(column: Sequence[str], longest: int) -> int:
 
 
 def escape_latex(text: str) -> str:
-    """Text that LaTeX sets as it stands."""
+    """Return a text for LaTeX that prints as it is."""
     return "".join(LATEX.get(part, part) for part in re.split(r"(τ_u|.)", text) if part)
 
 
@@ -204,19 +210,19 @@ def escape_latex(text: str) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as a person reads it."""
+    """Return a value as text: floats with two decimals, None as a dash."""
     if value is None:
         return "–"
     return f"{round(value, 2) + 0.0:.2f}" if isinstance(value, float) else str(value)  # never −0.00
 
 
 def plural(count: int, noun: str) -> str:
-    """A number with its noun."""
+    """Return a number with its noun: 1 run, 2 runs."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def duration(seconds: float | None) -> str:
-    """A time in its largest unit, and in the next smaller one too where there are fewer than ten of it."""
+    """Return a time in its largest unit; below ten of that unit also in the next smaller one: 3 h 12 min."""
     if seconds is None:
         return show(None)
     whole = round(seconds)
@@ -228,10 +234,10 @@ def duration(seconds: float | None) -> str:
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and sample standard deviation, which one value alone does not have."""
+    """Return mean and sample standard deviation, which is None for a single value."""
     return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
 def show_mean(values: Sequence[float], digits: int = 2) -> str:
-    """Mean ± sample standard deviation: 92.54 ± 0.76."""
+    """Return mean ± sample standard deviation as text: 92.54 ± 0.76."""
     return " ± ".join(f"{value:.{digits}f}" for value in mean_and_deviation(values) if value is not None)

@@ -1,6 +1,6 @@
-"""One validator for settings and for files: does a value have the type it should have?
+"""One validator for settings and files: it checks values against types.
 
-A type is what an annotation can say: `bool`, `int`, `float` (finite), `str`, a number with a range (`Fraction`,
+A type is an annotation: `bool`, `int`, `float` (finite), `str`, a number with a range (`Fraction`,
 `Count`), `Literal[...]`, `list[...]`, `tuple[..., ...]`, `dict[str, ...]`, a `TypedDict`, which allows further entries,
 `Any`, or several of these with `|`.
 """

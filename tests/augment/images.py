@@ -1,4 +1,4 @@
-"""Images that the tests of the views share, and the way to Pillow and back."""
+"""Images for the tests of views, and conversion to and from Pillow."""
 
 import numpy as np
 import torch

@@ -11,9 +11,7 @@ from tests.augment.images import from_pillow, seeded, to_pillow
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from aggmatch.augment import Augmenter, ViewSettings
 from aggmatch.augment.crops import (
-    CropSettings,
     cut_and_resize,
     draw_boxes,
     draw_jitter,
@@ -23,6 +21,8 @@ from aggmatch.augment.crops import (
     uniform,
 )
 from aggmatch.augment.randaugment import INDEX
+from aggmatch.augment.settings import CropSettings, ViewSettings
+from aggmatch.augment.views import Augmenter
 from aggmatch.config import describe
 from aggmatch.validate import InvalidValue
 
@@ -44,7 +44,7 @@ def augmenter(mirror: bool = False, **changes: Any) -> Augmenter:
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(("side", "out"), [(32, 32), (32, 18), (8, 8), (8, 4), (33, 19), (20, 37)])
-def test_a_crop_equals_pillows_within_one_grey_level(side, out, channels):
+def test_a_crop_equals_that_of_pillow_within_one_grey_level(side, out, channels):
     count = 60
     images = noise(count, channels, side)
     box = draw_boxes(count, side, (0.1, 1.0), seeded())
@@ -60,20 +60,20 @@ def test_a_crop_equals_pillows_within_one_grey_level(side, out, channels):
         assert (ours[number].int() - expected.int()).abs().max() <= 1
 
 
-def test_the_whole_image_at_its_own_side_stays_as_it_is():
+def test_a_crop_of_the_whole_image_at_its_own_side_is_the_identity():
     images = noise(5, 3, 32)
     zero_N, full_N = torch.zeros(5), torch.full((5,), 32.0)
     assert torch.equal(cut_and_resize(images, zero_N, zero_N, full_N, full_N, zero_N > 0, 32), images)
 
 
-def test_the_brightest_image_stays_the_brightest():
+def test_a_white_image_stays_white():
     images = torch.full((50, 1, 32, 32), 255, dtype=torch.uint8)
     for area, side in ((LARGE, 32), (SMALL, 18)):
         box = draw_boxes(50, 32, area, seeded())
         assert (cut_and_resize(images, *box, torch.zeros(50) > 0, side) == 255).all()
 
 
-def test_weights_of_a_resized_line_by_hand():
+def test_weights_of_a_resized_line_equal_a_computation_by_hand():
     # Four pixels from the third one on become two: each takes a triangle of four pixels' width, cut at the box.
     weights = resizing(torch.tensor([2.0]), torch.tensor([4.0]), 8, 2)
     first = torch.tensor([0, 0, 0.75, 0.75, 0.25, 0, 0, 0])
@@ -114,7 +114,7 @@ def boxes_of_torchvision(count: int, side: int, area: tuple[float, float]) -> tu
 
 @pytest.mark.parametrize("area", [LARGE, SMALL, (0.98, 1.0)])
 @pytest.mark.parametrize("side", [8, 32])
-def test_boxes_are_drawn_as_by_torchvision(side, area):
+def test_boxes_are_distributed_as_in_torchvision(side, area):
     top_N, left_N, height_N, width_N = draw_boxes(20_000, side, area, seeded())
     for start_N, length_N in ((top_N, height_N), (left_N, width_N)):
         assert start_N.min() == 0
@@ -128,7 +128,7 @@ def test_boxes_are_drawn_as_by_torchvision(side, area):
     assert area_N[partial_N].mean() == pytest.approx(mean, rel=0.01)
 
 
-def test_boxes_show_the_given_share_in_either_orientation():
+def test_boxes_have_the_given_share_in_both_orientations():
     _, _, height_N, width_N = draw_boxes(5000, 96, SMALL, seeded())
     share_N = height_N * width_N / 96**2
     assert 0.29 < share_N.min() < 0.31
@@ -152,7 +152,7 @@ def test_boxes_lie_anywhere_in_the_image():
 JITTER = {INDEX["brightness"]: "Brightness", INDEX["contrast"]: "Contrast", INDEX["color"]: "Color"}
 
 
-def test_every_image_is_jittered_in_an_order_of_its_own():
+def test_every_image_has_its_own_order_of_jitter():
     op_3N, factor_3N = draw_jitter(6000, CropSettings(jittered=1.0), seeded())
     orders = Counter(tuple(order) for order in op_3N.T.tolist())
     assert set(orders) == set(permutations(JITTER))
@@ -170,7 +170,7 @@ def test_only_a_share_of_the_images_is_jittered():
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_jitter_equals_pillows_operators_one_after_another(channels):
+def test_jitter_equals_the_operators_of_pillow_in_sequence(channels):
     settings = CropSettings(jittered=0.8, solarized=0.0, equalized=0.0)
     images = noise(40, channels, 18)
     ours = recolor(images, settings, seeded())
@@ -183,7 +183,7 @@ def test_jitter_equals_pillows_operators_one_after_another(channels):
         assert (ours[number].int() - from_pillow(expected).int()).abs().max() <= 2  # a rounding in each of the three
 
 
-def test_solarize_and_equalize_equal_pillows_for_their_share_of_the_images():
+def test_solarize_and_equalize_equal_pillow_for_their_share_of_the_images():
     images = (noise(200, 3, 32) // 2 + 30).clamp(max=140)
     generator = seeded()
     ours = recolor(images, CropSettings(jittered=0.0, solarized=0.4, equalized=0.3), generator)
@@ -200,7 +200,7 @@ def test_solarize_and_equalize_equal_pillows_for_their_share_of_the_images():
         assert torch.equal(ours[number], from_pillow(expected))
 
 
-def test_without_any_share_the_colours_stay():
+def test_colours_stay_the_same_if_all_shares_are_zero():
     images = noise(10, 3, 18)
     assert recolor(images, CropSettings(**PLAIN), seeded()) is images
     assert torch.equal(recolor(images, CropSettings(jitter=0.0, solarized=0.0, equalized=0.0), seeded()), images)
@@ -211,7 +211,7 @@ def test_without_any_share_the_colours_stay():
 
 @pytest.mark.parametrize(("side", "small"), [(32, 18), (8, 4), (5, 4), (96, 54)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_large_crops_keep_the_side_and_small_ones_are_smaller(side, small, channels):
+def test_large_crops_keep_the_side_and_small_crops_are_smaller(side, small, channels):
     images = noise(6, channels, side)
     assert side_of_small(side, CropSettings()) == small
     assert augmenter()("large_crop", images, seeded()).shape == (6, channels, side, side)
@@ -219,7 +219,7 @@ def test_large_crops_keep_the_side_and_small_ones_are_smaller(side, small, chann
 
 
 @pytest.mark.parametrize("view", CROPS)
-def test_the_seed_decides_the_crop(view):
+def test_the_seed_determines_the_crop(view):
     images = noise(20, 3, 32)
     first = augmenter(mirror=True)(view, images, seeded(1))
     torch.rand(3)  # the global generator has no say
@@ -228,7 +228,7 @@ def test_the_seed_decides_the_crop(view):
 
 
 @pytest.mark.parametrize("view", CROPS)
-def test_identical_images_come_out_with_different_crops_and_colours(view):
+def test_identical_images_get_different_crops_and_colours(view):
     images = noise(1, 3, 32).expand(100, -1, -1, -1)
     out = augmenter()(view, images, seeded())
     assert len({image.numpy().tobytes() for image in out}) == 100
@@ -244,7 +244,7 @@ def test_small_crops_show_less_of_the_image_than_large_ones():
 
 
 @pytest.mark.parametrize(("mirror", "share"), [(True, 0.5), (False, 0.0)])
-def test_crops_are_mirrored_half_of_the_time_where_the_data_set_allows_it(mirror, share):
+def test_half_of_the_crops_are_flipped_if_a_flip_preserves_the_class(mirror, share):
     images = noise(1, 1, 8).expand(1000, -1, -1, -1)
     out = augmenter(mirror=mirror, large_area=(1.0, 1.0), **PLAIN)("large_crop", images, seeded())
     mirrored_N = (out == images.flip(3)).flatten(1).all(1)
@@ -254,7 +254,7 @@ def test_crops_are_mirrored_half_of_the_time_where_the_data_set_allows_it(mirror
 
 @pytest.mark.parametrize("view", CROPS)
 @pytest.mark.parametrize(("channels", "side"), [(1, 8), (3, 32)])
-def test_no_crop_reads_a_value_on_the_host(view, channels, side):
+def test_no_crop_copies_a_value_to_the_host(view, channels, side):
     with FakeTensorMode():
         out = augmenter(mirror=True)(view, torch.zeros(5, channels, side, side, dtype=torch.uint8), seeded())
     assert out.dtype == torch.uint8
@@ -265,12 +265,12 @@ def test_no_crop_reads_a_value_on_the_host(view, channels, side):
 
 @pytest.mark.parametrize("area", [(0.5,), (0.8, 0.3), (0.0, 0.5), (0.1, 0.2, 0.3)])
 @pytest.mark.parametrize("name", ["large_area", "small_area"])
-def test_shares_that_are_no_interval_are_refused(name, area):
-    with pytest.raises(InvalidValue, match=rf"^{name} must be two shares above 0, the smaller one first, got \["):
+def test_areas_that_are_not_an_interval_fail(name, area):
+    with pytest.raises(InvalidValue, match=rf"^{name} .*two shares"):
         CropSettings(**{name: area})
 
 
-def test_every_setting_is_explained():
+def test_every_setting_is_documented():
     assert all(setting.text for setting in describe(CropSettings))
 
 

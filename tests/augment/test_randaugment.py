@@ -111,7 +111,7 @@ def test_operations_pass_through_the_other_families_unchanged(name, interpolatio
     assert torch.equal(randaugment_round(images, op_N, magnitude_N, others, interpolation), images)
 
 
-def test_an_image_comes_out_the_same_whatever_its_neighbours_are():
+def test_the_result_of_an_image_does_not_depend_on_the_rest_of_the_batch():
     images = some_images(32, 3)[1].expand(14, -1, -1, -1).contiguous()
     op_N = torch.arange(14)
     magnitude_N = torch.tensor([MAGNITUDES.get(name, (0, 0))[1] for name in OPERATIONS])

@@ -1,4 +1,4 @@
-"""The aggregation by itself."""
+"""The benchmark of the aggregation alone."""
 
 import pytest
 import torch
@@ -12,23 +12,23 @@ SMALL = Shape("small", classes=3, slots=4, subsets=2, queries=5, features=6)
 CPU = torch.device("cpu")
 
 
-def test_every_query_meets_every_slot_in_one_logarithm_a_class():
+def test_there_is_one_logarithm_for_each_query_slot_and_class():
     assert SMALL.logarithms == 5 * 12 * 3
     assert SHAPES["cuda"][0].logarithms == 448 * 20480 * 10
 
 
 @pytest.mark.parametrize("shape", [*SHAPES["cuda"], *SHAPES["cpu"]], ids=lambda shape: shape.name)
-def test_slots_can_be_dealt_evenly(shape):
+def test_subsets_of_the_slots_have_equal_sizes(shape):
     assert shape.classes * shape.slots % shape.subsets == 0
 
 
-def test_the_case_is_one_that_the_aggregation_takes():
+def test_the_random_case_is_a_valid_input_of_the_aggregation():
     mean, vote = reference_sums(*random_case(SMALL, CPU), **OPTIONS)
     torch.testing.assert_close(mean.sum(-1), torch.full((5,), 2.0))
     torch.testing.assert_close(vote.sum(-1), torch.full((5,), 2.0))
 
 
-def test_on_a_cpu_the_plain_form_alone_is_measured():
+def test_a_cpu_measures_only_the_plain_form():
     found = measure_aggregation(SMALL, Effort(CPU, wanted=3))
     assert found["fused"] is None
     assert found["plain_over_fused"] is None
@@ -37,7 +37,7 @@ def test_on_a_cpu_the_plain_form_alone_is_measured():
     assert found["logarithms_per_second"] == pytest.approx(SMALL.logarithms / found["plain"]["median_ms"] * 1e3)
 
 
-def test_a_form_that_does_not_fit_is_none(monkeypatch):
+def test_a_form_that_needs_too_much_memory_is_none(monkeypatch):
     def too_large(*_, **__):
         raise torch.OutOfMemoryError
 
@@ -49,7 +49,7 @@ def test_a_form_that_does_not_fit_is_none(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_both_forms_are_measured_with_their_memory():
+def test_a_gpu_measures_time_and_memory_of_both_forms():
     found = measure_aggregation(SHAPES["cuda"][0], Effort(torch.device("cuda"), wanted=5))
     assert found["plain_over_fused"] == pytest.approx(found["plain"]["median_ms"] / found["fused"]["median_ms"])
     assert 0 < found["fused"]["extra_memory_bytes"] < found["plain"]["extra_memory_bytes"]

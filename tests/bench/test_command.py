@@ -1,4 +1,4 @@
-"""The command, from its words to its tables."""
+"""The command `aggmatch bench`, from arguments to tables."""
 
 import json
 
@@ -16,7 +16,7 @@ def run(run, monkeypatch):
     return lambda *words: run("bench", *words)
 
 
-def test_a_step_is_measured_shown_and_written(run, tmp_path):
+def test_the_command_measures_a_step_prints_tables_and_writes_json(run, tmp_path):
     words = ["digits", "--method", "supervised,uda", "--steps", "2", "--json", "b.json", "--grow", "train.batch=10,20"]
     code, out, err = run(*words, *TINY)
     assert code == 0, err
@@ -37,7 +37,7 @@ def test_a_step_is_measured_shown_and_written(run, tmp_path):
     assert f"{written['methods'][1]['step']['median_ms']:.2f}" in out
 
 
-def test_quiet_and_no_stages(run, tmp_path):
+def test_quiet_prints_no_progress_and_no_stages_times_no_stages(run, tmp_path):
     words = ["digits", "--method", "supervised", "--steps", "1", "--quiet", "--no-stages", "--json", "b.json"]
     code, out, err = run(*words, *TINY)
     assert (code, err) == (0, "")
@@ -46,7 +46,7 @@ def test_quiet_and_no_stages(run, tmp_path):
     assert json.loads((tmp_path / "b.json").read_text())["methods"][0]["stages"] is None
 
 
-def test_the_aggregation_alone(run, tmp_path):
+def test_the_option_aggregation_measures_the_aggregation_alone(run, tmp_path):
     code, out, _ = run("--aggregation", "--steps", "1", "--json", "a.json", "--device", "cpu")
     assert code == 0
     assert "Aggregation" in out
@@ -71,7 +71,7 @@ def test_the_aggregation_alone(run, tmp_path):
         (["digits", "--json", "."], "--json must name a file, got the folder ."),
     ],
 )
-def test_a_mistake_is_one_sentence_and_exit_code_two(run, tmp_path, words, message):
+def test_a_mistake_prints_one_line_and_exits_with_2(run, tmp_path, words, message):
     code, out, err = run(*words)
     assert code == 2
     assert out == ""

@@ -1,4 +1,4 @@
-"""The floor: what is counted, against counting by hand."""
+"""The lower bound of a step: operations and bytes, compared with a count by hand."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ SMALL_4 = [  # inputs, outputs, side of the output of the six convolutions of sm
     (16, 16, 2),
 ]
 IMAGES, LEARNED, FEATURES, CLASSES = 6 + 2 * 18, 6 + 18, 16, 3
-"""Of a FixMatch step on the toy data: six labelled images and 18 unlabelled ones in two views."""
+"""Of a FixMatch step on the toy data: 6 labelled images, and 18 unlabelled images in two views."""
 
 
 def forward_flops(images: int) -> int:
@@ -34,7 +34,7 @@ def test_operations_of_a_step_equal_a_count_by_hand(toy_state):
     assert count_products(lambda: state.compute(*indices)) == convolutions + classifier
 
 
-def test_images_that_give_targets_only_have_no_backward_pass(toy_state):
+def test_images_that_only_give_targets_have_no_backward_pass(toy_state):
     state = toy_state("fixmatch")
     batch = state.make_batch(*state.draw_indices())
     images = torch.cat([*batch.labeled, *batch.unlabeled])
@@ -48,16 +48,16 @@ def test_images_that_give_targets_only_have_no_backward_pass(toy_state):
     assert everything - part == 18 * backward
 
 
-def test_values_of_the_activations_equal_a_count_by_hand(toy_state):
+def test_the_number_of_activations_equals_a_count_by_hand(toy_state):
     backbone = toy_state("fixmatch").online.backbone
     convolutions = sum(outputs * side**2 for _, outputs, side in SMALL_4)
     assert activation_values(backbone, torch.Size((1, 8, 8))) == 2 * convolutions, "each is normalised once"
     assert activation_values(backbone, torch.Size((1, 16, 16))) == 4 * 2 * convolutions
-    assert next(backbone.parameters()).device.type == "cpu", "the network itself stays where it is"
+    assert next(backbone.parameters()).device.type == "cpu", "the network itself does not move"
     assert not backbone.layers[0]._forward_hooks
 
 
-def test_bytes_are_those_of_all_images_and_of_gradients_of_those_that_learn(toy_state):
+def test_bytes_count_all_images_and_the_gradients_of_trained_images(toy_state):
     state = toy_state("fixmatch")
     calls = Pieces(state).calls[ONLINE]
     values = activation_values(state.online.backbone, torch.Size((1, 8, 8)))
@@ -91,7 +91,7 @@ def test_the_larger_of_both_bounds_is_the_floor():
     }
 
 
-def test_rates_are_measured_once_and_leave_the_precision_as_it_was(monkeypatch):
+def test_rates_are_measured_once_and_restore_the_precision(monkeypatch):
     monkeypatch.setitem(cost.SIDES, "cpu", 64)
     monkeypatch.setitem(cost.COPIED, "cpu", 2**16)
     cost.best_rates.cache_clear()
@@ -107,6 +107,6 @@ def test_rates_are_measured_once_and_leave_the_precision_as_it_was(monkeypatch):
     assert torch.backends.cuda.matmul.fp32_precision == before
 
 
-def test_the_fastest_of_a_few_calls_counts(monkeypatch):
+def test_the_fastest_of_several_calls_counts(monkeypatch):
     monkeypatch.setattr(cost, "host_times", lambda *_: [0.001, 0.002, 3.0, 2.0, 4.0])
     assert cost.fastest(pytest.fail, torch.device("cpu")) == 2.0, "the first two do not count"

@@ -1,4 +1,4 @@
-"""Plans, reports and their tables."""
+"""Plans, reports and tables of the benchmark."""
 
 import json
 
@@ -23,12 +23,12 @@ def nothing(_line):
 
 @pytest.fixture(scope="module")
 def measured():
-    """A report, as it is read back from JSON."""
+    """A report, read back from JSON."""
     wanted = plan(["supervised", "fixmatch"], LAYERS, [Growth("train.batch", (10, 20))])
     return json.loads(json.dumps(measure_steps(wanted, EFFORT, stages=True, tell=nothing)))
 
 
-def test_the_report_says_what_when_and_where(measured):
+def test_the_report_holds_measurements_and_provenance(measured):
     assert measured.keys() == {
         "format",
         "date",
@@ -63,7 +63,7 @@ def test_the_report_says_what_when_and_where(measured):
     }
     settings = measured["methods"][1]["settings"]
     assert settings["method"]["name"] == "fixmatch"
-    assert settings["optim"]["lr"] == 0.03, "as they were asked for"
+    assert settings["optim"]["lr"] == 0.03, "the settings of the user, not of the benchmark"
     assert [(point["method"], point["value"]) for point in measured["growths"]] == [
         ("supervised", 10),
         ("supervised", 20),
@@ -73,7 +73,7 @@ def test_the_report_says_what_when_and_where(measured):
     assert [point["images_per_step"] for point in measured["growths"]] == [10, 20, 30, 60]
 
 
-def test_tables_show_the_figures_of_the_report(measured):
+def test_tables_show_the_numbers_of_the_report(measured):
     step, comparison, floor, *stages, growth = tables(measured)
     first, second = measured["methods"]
     assert [row[0] for row in step.rows] == ["supervised", "fixmatch"]
@@ -81,7 +81,7 @@ def test_tables_show_the_figures_of_the_report(measured):
     assert "Medians and percentiles of 2 steps." in step.notes
     assert measured["images"] in step.notes
     assert measured["hardware"] in step.title
-    assert comparison.columns == ["method", "bare steps/s", "train steps/s", "of bare %"], "nothing to be eager about"
+    assert comparison.columns == ["method", "bare steps/s", "train steps/s", "of bare %"], "no eager step on a CPU"
     assert comparison.rows[1][3] == pytest.approx(100 * comparison.rows[1][2] / comparison.rows[1][1])
     assert floor.rows[0][6] == 100 * first["floor"]["share"]
     assert [table.title for table in stages] == ["Stages of supervised", "Stages of fixmatch"]
@@ -98,14 +98,14 @@ def test_columns_fit_into_a_terminal(measured):
     assert all(table.width <= 80 for table in tables(measured))
 
 
-def test_the_eager_step_is_shown_where_it_was_measured(measured):
+def test_the_eager_step_is_shown_if_it_was_measured(measured):
     method = measured["methods"][0] | {"eager": {"median_ms": 8.0}, "eager_over_captured": 4.0}
     table = report.comparison_table([method])
     assert table.columns[1:3] == ["eager ms", "× captured"]
     assert table.rows[0][1:3] == [8.0, 4.0]
 
 
-def test_a_method_that_fails_beside_others_is_named_and_left_out():
+def test_a_method_that_fails_is_left_out_and_a_note_names_it():
     wanted = plan(["supervised", "paws"], [*LAYERS, Layer("the test", {"train.batch": 15})], [])
     found = measure_steps(wanted, EFFORT, stages=False, tell=nothing)
     assert [method["method"] for method in found["methods"]] == ["supervised"]
@@ -114,7 +114,7 @@ def test_a_method_that_fails_beside_others_is_named_and_left_out():
     assert any(note.startswith("paws was left out: train.batch must be a multiple of 10") for note in table.notes)
 
 
-def test_a_method_that_fails_alone_is_the_error():
+def test_the_error_of_a_single_method_is_raised():
     wanted = plan(["paws"], [*LAYERS, Layer("the test", {"train.batch": 15})], [])
     with pytest.raises(AggMatchError, match=r"train\.batch must be a multiple of 10"):
         measure_steps(wanted, EFFORT, stages=False, tell=nothing)
@@ -134,13 +134,13 @@ def test_a_value_too_large_for_the_gpu_keeps_its_row(measured, monkeypatch):
     assert table.notes == ["supervised with train.batch=1000000: It does not fit into the memory of the GPU."]
 
 
-def test_values_to_grow_through_are_read_as_settings_are():
+def test_values_of_grow_are_parsed_like_settings():
     assert Growth.parse("train.batch=32, 64") == Growth("train.batch", (32, 64))
     assert Growth.parse("model.name=wrn-28-2,wrn-28-8").values == ("wrn-28-2", "wrn-28-8")
 
 
 @pytest.mark.parametrize("text", ["train.batch", "=1,2", "train.batch=", "train.batch=,"])
-def test_what_cannot_be_grown_is_refused_in_words(text):
+def test_a_malformed_grow_fails(text):
     with pytest.raises(AggMatchError, match="--grow takes key=value,value"):
         Growth.parse(text)
 

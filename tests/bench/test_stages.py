@@ -1,4 +1,4 @@
-"""The parts of a step: which there are, what they call, and that they leave the step alone."""
+"""The stages of a step: their names, the calls they repeat, and that they do not change the training."""
 
 import pytest
 import torch
@@ -18,26 +18,26 @@ EFFORT = Effort(torch.device("cpu"), wanted=2)
         ("mean_teacher", [ONLINE, MOMENTUM]),
     ],
 )
-def test_the_stages_are_those_that_the_method_has(toy_state, method, expected):
+def test_every_method_has_its_own_stages(toy_state, method, expected):
     state = toy_state(method)
     state.step()
     found = measure_stages(Pieces(state), EFFORT, step=10.0)
     names = [stage.name for stage in found]
     assert names == ["views", *expected, "backward", "optimizer", "average", "other"]
     assert all(stage.seconds >= 0 for stage in found)
-    assert sum(stage.seconds for stage in found) == pytest.approx(10.0), "what is left is `other`"
-    told = [stage.name for stage in found if stage.timing is None]
-    assert told == ["backward", "other"]
+    assert sum(stage.seconds for stage in found) == pytest.approx(10.0), "the rest is `other`"
+    differences = [stage.name for stage in found if stage.timing is None]
+    assert differences == ["backward", "other"]
 
 
-def test_a_stage_as_json_has_its_spread_where_it_was_timed():
+def test_a_timed_stage_has_percentiles_in_json():
     timed = stages.Stage("views", 0.002, Timing(0.002, 0.001, 0.003, 9)).to_dict()
     assert timed == {"stage": "views", "median_ms": 2.0, "p5_ms": 1.0, "p95_ms": 3.0, "calls": 9}
-    told = stages.Stage("backward", 0.002).to_dict()
-    assert told == {"stage": "backward", "median_ms": 2.0, "p5_ms": None, "p95_ms": None, "calls": None}
+    difference = stages.Stage("backward", 0.002).to_dict()
+    assert difference == {"stage": "backward", "median_ms": 2.0, "p5_ms": None, "p95_ms": None, "calls": None}
 
 
-def test_watching_a_method_notes_its_calls_and_leaves_no_trace(toy_state):
+def test_watching_a_method_records_its_calls_and_restores_it(toy_state):
     state = toy_state("aggmatch")
     before = state.online.forward
     images = state.pixels[:3]
@@ -53,7 +53,7 @@ def test_watching_a_method_notes_its_calls_and_leaves_no_trace(toy_state):
     assert torch.isfinite(expected.logits).all()
 
 
-def test_a_call_is_made_again_with_gradients_only_if_it_had_them(toy_state):
+def test_a_call_is_repeated_with_gradients_only_if_it_had_them(toy_state):
     seen = []
 
     class Owner:
@@ -66,26 +66,26 @@ def test_a_call_is_made_again_with_gradients_only_if_it_had_them(toy_state):
         with torch.no_grad():
             owner.work(value)
     seen.clear()
-    stages.make(calls)
+    stages.repeat(calls)
     assert seen == [(True, False, 2.0), (False, False, 2.0)], "arguments are constants"
     assert torch.is_grad_enabled()
 
 
-def test_watching_ends_with_an_error_too(toy_state):
+def test_watching_ends_after_an_error_too(toy_state):
     state = toy_state("supervised")
     with pytest.raises(RuntimeError), watched(state.method, "step"):
         raise RuntimeError
     assert "step" not in vars(state.method)
 
 
-def test_pieces_move_neither_weights_nor_gradients(toy_state):
+def test_stages_change_neither_weights_nor_gradients(toy_state):
     state = toy_state("aggmatch")
     state.step()
     pieces = Pieces(state)
     weights = {name: value.clone() for name, value in state.online.named_parameters()}
     velocity = {name: value.clone() for name, value in state.optimizer.velocity.items()}
-    for piece in pieces.apart().values():
-        piece()
+    for stage in pieces.stages().values():
+        stage()
     pieces.learn()
     for name, value in state.online.named_parameters():
         assert torch.equal(value, weights[name])
@@ -93,15 +93,15 @@ def test_pieces_move_neither_weights_nor_gradients(toy_state):
     assert not torch.equal(state.optimizer.velocity["classifier.weight"], velocity["classifier.weight"])
 
 
-def test_the_optimizer_gets_gradients_of_all_that_learns(toy_state):
+def test_the_optimizer_gets_gradients_of_all_trained_parameters(toy_state):
     paws = Pieces(toy_state("paws"))
-    untrained = set(paws.state.online.classifier.parameters())
-    assert set(paws.gradients) == set(paws.state.online.parameters()) - untrained
+    untrained = set(paws.trainer.online.classifier.parameters())
+    assert set(paws.gradients) == set(paws.trainer.online.parameters()) - untrained
 
 
-def test_the_queue_is_filled_by_the_call_that_is_made_again(toy_state):
+def test_a_repeated_call_fills_the_queue(toy_state):
     state = toy_state("aggmatch")
     pieces = Pieces(state)
     state.method.queue.fill.zero_()
-    pieces.apart()["enqueue"]()
+    pieces.stages()["enqueue"]()
     assert state.method.queue.fill.sum() >= len(pieces.batch.labels)

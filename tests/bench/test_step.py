@@ -1,4 +1,4 @@
-"""All figures of a method's step: that they are there, positive and consistent with each other."""
+"""All measurements of a method's step: complete, positive and consistent with each other."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def quick_rates(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["aggmatch", "supervised"])
-def test_figures_are_positive_and_consistent(method):
+def test_measurements_are_positive_and_consistent(method):
     found = Bench(tiny(method), Effort(CPU, wanted=8)).everything(stages=True).to_dict()
     for timing in (found["step"], found["bare"]):
         assert 0 < timing["p5_ms"] <= timing["median_ms"] <= timing["p95_ms"]
@@ -61,7 +61,7 @@ def test_figures_are_positive_and_consistent(method):
     assert floor["share"] == pytest.approx(floor["floor_ms"] / found["step"]["median_ms"])
     assert {stage["stage"] for stage in found["stages"]} >= {"views", "online forward", "backward", "other"}
     assert not found["captured"]
-    assert found["eager"] is None, "without a graph there is nothing to go without"
+    assert found["eager"] is None, "a CPU has no graph"
     assert found["eager_over_captured"] is None
 
 
@@ -69,7 +69,7 @@ def test_stages_can_be_left_out():
     assert Bench(tiny("supervised"), Effort(CPU, wanted=1)).everything(stages=False).to_dict()["stages"] is None
 
 
-def test_the_loop_neither_ends_nor_evaluates_nor_saves(monkeypatch):
+def test_the_measured_loop_does_not_end_evaluate_or_save(monkeypatch):
     for name in ("accuracies", "evaluate"):
         monkeypatch.setattr(loop, name, pytest.fail)
     for name in ("save", "finish", "keep_snapshot"):
@@ -80,17 +80,19 @@ def test_the_loop_neither_ends_nor_evaluates_nor_saves(monkeypatch):
     assert state.steps_done > 20
 
 
-def test_the_loop_writes_its_log_as_often_as_it_does_by_default(monkeypatch):
+def test_the_measured_loop_writes_its_log_as_often_as_the_settings_say(monkeypatch):
     written = []
     monkeypatch.setattr("aggmatch.bench.timing.PATIENCE", 1e9)  # 12 steps may take long on a busy machine
     monkeypatch.setattr(Log, "write", lambda _log, record: written.append(record["step"]))
     bench = Bench(tiny("supervised", train__log_every=5), Effort(CPU, wanted=12))
     step, state = bench.step()
     bench.loop(state, step.timing)
-    assert written == [15, 20, 25, 30], "from the first line after the 13 steps before to the first 12 steps later"
+    assert written == [15, 20, 25, 30], (
+        "from the first line after 13 earlier steps to the first line at least 12 steps later"
+    )
 
 
-def test_a_rate_next_to_nothing_keeps_random_images_from_diverging():
+def test_a_tiny_learning_rate_keeps_training_on_random_images_from_diverging():
     found = endless(tiny(optim__lr=1e6))
     assert found.optim.lr < 1e-6
     assert replace(found.optim, lr=1.0) == tiny(optim__lr=1.0).optim
@@ -128,7 +130,7 @@ def test_the_bare_step_draws_no_images(toy_state, monkeypatch):
     assert float(state.step_counter) == before + 1
 
 
-def test_random_images_stand_in_for_a_data_set_that_is_not_there(tmp_path):
+def test_random_images_replace_a_data_set_with_files(tmp_path):
     settings = resolve([Layer("the test", {"data.name": "cifar10", "runtime.data_dir": str(tmp_path / "nothing")})])
     data, split = stand_in(settings)
     assert data.train.pixels.shape == (50_000, 3, 32, 32)
@@ -138,7 +140,7 @@ def test_random_images_stand_in_for_a_data_set_that_is_not_there(tmp_path):
     assert "random ones in the shape and number of cifar10" in describe_data("cifar10")
 
 
-def test_digits_stand_for_themselves():
+def test_digits_are_used_as_they_are():
     data, _ = stand_in(tiny())
     assert data.train.pixels.shape == (1437, 1, 8, 8)
     assert "comes with the package" in describe_data("digits")
@@ -148,7 +150,7 @@ def test_digits_stand_for_themselves():
 @on_gpu
 @pytest.mark.parametrize("model", ["small-4", "wrn-10-2"])
 @pytest.mark.parametrize("method", ["aggmatch", "fixmatch", "paws", "featmatch"])
-def test_a_captured_step_is_measured_beside_the_eager_one(method, model):
+def test_a_captured_step_and_the_eager_step_are_measured(method, model):
     effort = Effort(torch.device("cuda"), wanted=20)
     found = Bench(tiny(method, model__name=model), effort).everything(stages=True).to_dict()
     assert found["captured"]
@@ -163,7 +165,7 @@ def test_a_captured_step_is_measured_beside_the_eager_one(method, model):
 
 @pytest.mark.gpu
 @on_gpu
-def test_operations_of_the_fused_network_are_those_of_the_plain_one():
+def test_the_fused_network_has_the_operations_of_the_plain_one():
     effort = Effort(torch.device("cuda"), wanted=1)
     bench = Bench(tiny("fixmatch", model__name="wrn-10-2"), effort)
     counts = []

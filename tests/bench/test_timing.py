@@ -1,4 +1,4 @@
-"""Times of calls, how many of them there are, and the memory they hold."""
+"""Timing of calls, their number, and their memory."""
 
 import mmap
 import time
@@ -19,7 +19,7 @@ def test_percentiles_are_those_of_the_single_calls():
     assert found.to_dict() == {"median_ms": 50e3, "p5_ms": 5e3, "p95_ms": 95e3, "calls": 101}
 
 
-def test_every_call_is_timed_and_none_more():
+def test_exactly_the_wanted_calls_are_made_and_timed():
     made: list[float] = []
 
     def call():
@@ -32,14 +32,14 @@ def test_every_call_is_timed_and_none_more():
     assert found.median * 7 == pytest.approx(time.perf_counter() - made[0], rel=1)
 
 
-def test_a_number_of_steps_that_is_asked_for_is_kept():
+def test_a_wanted_number_of_steps_is_used():
     effort = Effort(CPU, wanted=1000)
-    assert effort.steps(pytest.fail) == 1000, "nothing has to be called to know"
+    assert effort.steps(pytest.fail) == 1000, "no call is needed to know the number"
     assert effort.parts(pytest.fail) == timing.PART_CALLS
     assert Effort(CPU, wanted=3).parts(pytest.fail) == 3
 
 
-def test_calls_are_as_many_as_fit_into_the_time(monkeypatch):
+def test_as_many_calls_are_made_as_fit_into_the_time(monkeypatch):
     monkeypatch.setattr(timing, "PATIENCE", 0.1)
     slow, fast, effort = lambda: time.sleep(0.2), lambda: None, Effort(CPU)
     assert effort.steps(slow) == timing.LEAST_CALLS
@@ -50,11 +50,11 @@ def test_calls_are_as_many_as_fit_into_the_time(monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
-def test_the_peak_holds_what_was_freed_again_until_it_is_reset():
+def test_the_peak_includes_freed_memory_until_it_is_reset():
     release()
     reset_peak(CPU)
     before = peak_bytes(CPU)
-    with mmap.mmap(-1, 160_000_000) as memory:  # from the system, not from what earlier tests have left
+    with mmap.mmap(-1, 160_000_000) as memory:  # from the system, not from memory that earlier tests freed
         for place in range(0, len(memory), mmap.PAGESIZE):
             memory[place] = 1
     grown = peak_bytes(CPU)
@@ -67,7 +67,7 @@ def test_the_peak_holds_what_was_freed_again_until_it_is_reset():
     assert after < grown - 100e6
 
 
-def test_without_a_graph_a_function_is_called_as_it_is():
+def test_without_cuda_a_function_is_not_captured():
     def call():
         pass
 

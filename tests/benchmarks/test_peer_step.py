@@ -1,4 +1,4 @@
-"""The clock for peers, on a training script that knows nothing of it."""
+"""The timer for other projects, on a training script that does not know about it."""
 
 import json
 import runpy
@@ -12,7 +12,7 @@ PEER_STEP = Path(__file__).parents[2] / "benchmarks/peer_step.py"
 
 SCRIPT = """
 import sys, time, torch
-import beside  # a module of the peer's own
+import helper  # a module next to the script
 weight = torch.ones(2, requires_grad=True)
 other = torch.ones(2, requires_grad=True)
 optimizers = [torch.optim.SGD([weight], lr=0.1), torch.optim.SGD([other], lr=0.1)]
@@ -22,7 +22,7 @@ for step in range(int(sys.argv[1])):
         for optimizer in optimizers:
             optimizer.step()
         time.sleep(0.5 if step < 2 else 0.01)
-    except:  # peers do that; the end of the measurement must get through
+    except:  # some scripts do that; the end of the measurement must still work
         pass
 print("ended by itself")
 """
@@ -30,15 +30,15 @@ print("ended by itself")
 
 @pytest.fixture
 def peer(tmp_path, monkeypatch):
-    """The folder of a peer, to stand in."""
+    """The folder of another project, as the working directory."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "beside.py").write_text("")
+    (tmp_path / "helper.py").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return tmp_path
 
 
-def test_steps_of_a_script_are_timed_from_update_to_update(peer):
+def test_a_step_lasts_from_one_optimizer_step_to_the_next(peer):
     words = [sys.executable, str(PEER_STEP), "--warm", "2", "--steps", "8", "train.py", "100"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -51,7 +51,7 @@ def test_steps_of_a_script_are_timed_from_update_to_update(peer):
     assert found["median_ms"] < 300, "the first two do not count, and the second optimizer makes no steps"
 
 
-def test_the_mean_counts_the_waits_that_a_median_passes_over():
+def test_the_mean_includes_waits_that_the_median_hides():
     describe = runpy.run_path(str(PEER_STEP))["describe"]
     found = describe([1.0, 1.0, 1.0, 97.0], ["train.py"])
     assert (found["mean_ms"], found["median_ms"]) == (25.0, 1.0)
@@ -65,7 +65,7 @@ def test_the_mean_counts_the_waits_that_a_median_passes_over():
         (["nothing.py"], "there is no script nothing.py"),
     ],
 )
-def test_what_cannot_be_timed_is_said(peer, monkeypatch, capsys, words, message):
+def test_a_script_that_cannot_be_timed_gives_a_clear_error(peer, monkeypatch, capsys, words, message):
     monkeypatch.setattr(sys, "argv", ["peer_step.py", *words])
     with pytest.raises(SystemExit) as stop:
         runpy.run_path(str(PEER_STEP), run_name="__main__")

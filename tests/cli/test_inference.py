@@ -157,12 +157,7 @@ def test_a_model_is_evaluated_on_another_folder(run, trained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("folder", "message"),
-    [
-        ("nowhere", "nowhere"),
-        ("photos", "'unlabeled'"),
-        ("empty", "empty/dark"),
-    ],
+    ("folder", "message"), [("nowhere", "nowhere"), ("photos", "'unlabeled'"), ("empty", "empty/dark")]
 )
 def test_a_folder_that_does_not_fit_the_model_fails(run, trained, folder, message):
     Path("empty").mkdir()
@@ -182,10 +177,7 @@ def test_a_run_folder_may_not_lie_among_the_images(run, photos):
     ("words", "message"),
     [
         (["export", "run", "--out", "run/model.safetensors"], ".onnx"),
-        (
-            ["predict", "run", "photos/dark", "--out", "run/config.json"],
-            "run/config.json",
-        ),
+        (["predict", "run", "photos/dark", "--out", "run/config.json"], "run/config.json"),
         (["predict", "run", "photos/dark", "--out", "/proc/p.csv"], "/proc/p.csv"),
     ],
 )
@@ -297,12 +289,7 @@ def test_an_image_is_explained_by_its_number_or_its_file(run, trained, word):
 
 @pytest.mark.parametrize(
     ("word", "message"),
-    [
-        ("unlabeled/99.png", "'unlabeled/99.png'"),
-        ("3.png", "'3.png'"),
-        ("99", "'99'"),
-        ("photos/HELD", "test image"),
-    ],
+    [("unlabeled/99.png", "'unlabeled/99.png'"), ("3.png", "'3.png'"), ("99", "'99'"), ("photos/HELD", "test image")],
 )
 def test_explaining_an_unknown_image_names_it(run, trained, photos, word, message):
     held = sorted({"dark/0.png", "dark/1.png", "dark/2.png", "dark/3.png", "dark/4.png"} - training_names(photos))[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import aggmatch
-from aggmatch.cli.streams import print_plainly
+from aggmatch.console import print_plainly
 
 
 @pytest.mark.parametrize(

@@ -171,10 +171,7 @@ def test_settings_are_listed_with_the_values_of_a_data_set(run):
     [
         (["train", "nonsense"], "Unknown data set 'nonsense'"),
         (["train", "digit"], "Did you mean 'digits'?"),
-        (
-            ["train", "--method", "aggmach"],
-            "Did you mean 'aggmatch'?",
-        ),
+        (["train", "--method", "aggmach"], "Did you mean 'aggmatch'?"),
         (["train", "--labels", "13"], "data.labels"),
         (["train", "--labels", "5"], "data.labels"),
         (["train", "--labels", "0"], "data.labels must be at least 1, got 0 (from --labels 0)."),
@@ -202,10 +199,7 @@ def test_settings_are_listed_with_the_values_of_a_data_set(run):
         (["train", "--config", "missing.toml"], "missing.toml"),
         (["train", "--split", "missing.json"], "missing.json"),
         (["train", "--out", "long" * 100], "File name too long"),
-        (
-            ["train", "--set", "model.name=small-9999999"],
-            "train.batch",
-        ),
+        (["train", "--set", "model.name=small-9999999"], "train.batch"),
         (["train", "--resume", "--out", "nowhere"], "nowhere"),
         (["train", "cifar10"], "cifar-10-python.tar.gz"),
         (["train", "svhn", "--data-dir", "missing"], "svhn"),

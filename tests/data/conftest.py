@@ -20,7 +20,7 @@ Pickler: Any = pickle._Pickler  # the pure Python one, whose dispatch can be cha
 
 
 class Python2Pickler(Pickler):  # type: ignore[misc]
-    """Writes what Python 2 and its numpy wrote: byte strings, 0 and 1 for booleans, numpy's old module names."""
+    """Writes pickles as Python 2 and its numpy did: byte strings, 0 and 1 for booleans, old module names of numpy."""
 
     dispatch = Pickler.dispatch.copy()
 
@@ -81,7 +81,7 @@ def unpack(folder: Path, members: Mapping[str, bytes]) -> None:
 
 def pack(path: Path, members: Mapping[str, bytes]) -> None:
     with tarfile.open(path, "w:gz") as tar:
-        # The official archive's order is not the natural one either.
+        # The order in the official archive is not sorted either.
         for name, content in reversed(list(members.items())):
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
@@ -90,7 +90,7 @@ def pack(path: Path, members: Mapping[str, bytes]) -> None:
 
 @pytest.fixture(params=["unpacked", "packed"])
 def put_cifar10(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Mapping[str, Any]], Path]:
-    """Writes batches as the official folder or as the official archive; gives the data folder."""
+    """Writes batches as the official folder or as the official archive; returns the data folder."""
 
     def put(batches: Mapping[str, Any]) -> Path:
         members = {name: python2_pickle(batch) for name, batch in batches.items()}
@@ -128,7 +128,7 @@ def small_data_fixture() -> Callable[..., DataSet]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Sends `server.content`, in the ways that `Loopback` describes."""
+    """Sends `server.content` as the attributes of `Loopback` say."""
 
     server: "Loopback"
 
@@ -165,20 +165,20 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Loopback(ThreadingHTTPServer):
-    """A web server for one file, on this machine and as unreliable as asked for."""
+    """A web server for one file, on this machine, that fails in the ways a test asks for."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.content = b""
         self.status = 200
         self.ranges = "served"
-        """What happens to a request for a range: served, ignored, refused, or served from the wrong byte."""
+        """Answer to a request for a range: served, ignored, refused, or served from the wrong byte."""
         self.lengths = True
         """Whether Content-Length is sent."""
         self.sent: int | None = None
         """Bytes after which the connection is closed."""
         self.stalls = False
-        """Whether the connection is left open, silently."""
+        """Whether the connection stays open without sending anything."""
         self.released = threading.Event()
         self.requests: list[str | None] = []
 

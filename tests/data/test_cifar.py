@@ -16,7 +16,7 @@ FIRST = CIFAR10_ARCHIVE.members[0]
 
 
 def expected(*batches, key="labels"):
-    """(pixels, labels) of batches by the slow way, one value at a time."""
+    """(pixels, labels) of batches computed slowly, row by row."""
     pixels = np.concatenate([batch["data"] for batch in batches])
     images = np.zeros((len(pixels), 3, 32, 32), np.uint8)
     for channel in range(3):
@@ -65,7 +65,7 @@ def test_the_pixels_can_be_written_to(put_cifar10, cifar10_batches):
     assert torch.equal(pixels.fill_(7), torch.full_like(pixels, 7))
 
 
-def test_the_archive_serves_where_the_folder_is_incomplete(tmp_path, pack, unpack, cifar10_batches, python2_pickle):
+def test_the_archive_is_read_if_the_folder_is_incomplete(tmp_path, pack, unpack, cifar10_batches, python2_pickle):
     members = {name: python2_pickle(batch) for name, batch in cifar10_batches.items()}
     pack(tmp_path / CIFAR10_ARCHIVE.file, members)
     unpack(tmp_path, {FIRST: members[FIRST]})
@@ -78,7 +78,7 @@ def test_class_names_are_complete():
     assert list(CIFAR100.classes) == sorted(CIFAR100.classes)
 
 
-def refusal(folder: Path) -> str:
+def error_of(folder: Path) -> str:
     with pytest.raises(AggMatchError) as error:
         load("cifar10", folder)
     return str(error.value)
@@ -94,29 +94,29 @@ def refusal(folder: Path) -> str:
         ({"data": np.zeros((4, 3072), np.float32)}, "float32 of shape (4, 3072)"),
         ({"data": np.zeros(3072, np.uint8)}, "uint8 of shape (3072,)"),
         ({"data": [1, 2]}, "holds list instead of"),
-        ({"labels": [1, 2, 3]}, "a batch of 4 images does not hold as many labels"),
-        ({"labels": "1234"}, "does not hold as many labels"),
+        ({"labels": [1, 2, 3]}, "a batch of 4 images does not hold 4 labels"),
+        ({"labels": "1234"}, "does not hold 4 labels"),
         ({"labels": [0, 1, 2, 10]}, "label 10 is not a whole number in [0, 9]"),
         ({"labels": [0, 1, 2, -1]}, "label -1 is not"),
         ({"labels": [0, 1, 2, 1.5]}, "label 1.5 is not"),
     ],
 )
-def test_wrong_content_names_the_file_and_what_to_do(put_cifar10, cifar10_batches, change, problem):
+def test_an_error_names_the_file_with_wrong_content_and_the_next_step(put_cifar10, cifar10_batches, change, problem):
     cifar10_batches[FIRST] |= change
-    message = refusal(put_cifar10(cifar10_batches))
+    message = error_of(put_cifar10(cifar10_batches))
     assert problem in message
     assert FIRST in message or CIFAR10_ARCHIVE.file in message
     assert message.endswith("Delete it and fetch it again with --download.")
 
 
 @pytest.mark.parametrize("content", [[], {}, {"data": np.zeros((4, 3072), np.uint8)}, {"labels": [0] * 4}])
-def test_a_batch_without_pixels_or_labels_is_damaged(put_cifar10, cifar10_batches, content):
-    assert "lacks 'data' or 'labels'" in refusal(put_cifar10(cifar10_batches | {FIRST: content}))
+def test_a_batch_without_pixels_or_labels_is_corrupt(put_cifar10, cifar10_batches, content):
+    assert "lacks 'data' or 'labels'" in error_of(put_cifar10(cifar10_batches | {FIRST: content}))
 
 
 @pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("packed", [True, False])
-def test_a_truncated_file_is_damaged(tmp_path, pack, unpack, cifar10_batches, python2_pickle, share, packed):
+def test_a_truncated_file_is_corrupt(tmp_path, pack, unpack, cifar10_batches, python2_pickle, share, packed):
     members = {name: python2_pickle(batch) for name, batch in cifar10_batches.items()}
     if packed:
         path = tmp_path / CIFAR10_ARCHIVE.file
@@ -125,28 +125,28 @@ def test_a_truncated_file_is_damaged(tmp_path, pack, unpack, cifar10_batches, py
         path = tmp_path / FIRST
         unpack(tmp_path, members)
     os.truncate(path, int(share * path.stat().st_size))
-    assert refusal(tmp_path).startswith(f"{path} is damaged (")
+    assert error_of(tmp_path).startswith(f"{path} is corrupt (")
 
 
 def test_a_flipped_bit_in_the_archive_is_found(tmp_path, pack, cifar10_batches, python2_pickle):
     path = tmp_path / CIFAR10_ARCHIVE.file
     pack(path, {name: python2_pickle(batch) for name, batch in cifar10_batches.items()})
     raw = bytearray(path.read_bytes())
-    raw[len(raw) // 2] ^= 1  # among random pixels, which deflate leaves as they are
+    raw[len(raw) // 2] ^= 1  # among random pixels, which deflate cannot compress
     path.write_bytes(raw)
-    assert refusal(tmp_path).startswith(f"{path} is damaged (")
+    assert error_of(tmp_path).startswith(f"{path} is corrupt (")
 
 
-def test_an_archive_without_a_batch_is_damaged(tmp_path, pack, cifar10_batches, python2_pickle):
+def test_an_archive_without_a_batch_is_corrupt(tmp_path, pack, cifar10_batches, python2_pickle):
     del cifar10_batches[FIRST]
     path = tmp_path / CIFAR10_ARCHIVE.file
     pack(path, {name: python2_pickle(batch) for name, batch in cifar10_batches.items()})
-    assert f"{path} is damaged (it lacks {FIRST})" in refusal(tmp_path)
+    assert f"{path} is corrupt (it lacks {FIRST})" in error_of(tmp_path)
 
 
-def test_a_web_page_saved_as_the_archive_is_damaged(tmp_path):
+def test_a_web_page_saved_as_the_archive_is_corrupt(tmp_path):
     (tmp_path / CIFAR10_ARCHIVE.file).write_text("<html>Please log in to the network</html>")
-    assert "is damaged (Not a gzipped file" in refusal(tmp_path)
+    assert "is corrupt (Not a gzipped file" in error_of(tmp_path)
 
 
 class Witness:
@@ -157,27 +157,27 @@ class Witness:
         return Path.touch, (self.path,)
 
 
-def test_a_malicious_batch_is_refused_and_nothing_runs(tmp_path, pack, cifar10_batches, python2_pickle):
+def test_a_malicious_batch_fails_and_runs_nothing(tmp_path, pack, cifar10_batches, python2_pickle):
     witness = tmp_path / "ran"
     members = {name: python2_pickle(batch) for name, batch in cifar10_batches.items()}
     pack(tmp_path / CIFAR10_ARCHIVE.file, members | {FIRST: pickle.dumps(Witness(witness))})
-    message = refusal(tmp_path)
+    message = error_of(tmp_path)
     assert f"{CIFAR10_ARCHIVE.file} ({FIRST}): it asks to run " in message
     assert not witness.exists()
 
 
-def test_a_number_that_would_take_all_memory_is_refused_first(tmp_path, unpack, cifar10_batches, python2_pickle):
+def test_an_index_that_would_fill_the_memory_fails_first(tmp_path, unpack, cifar10_batches, python2_pickle):
     members = {name: python2_pickle(batch) for name, batch in cifar10_batches.items()}
     unpack(tmp_path, members | {FIRST: b"\x80\x02}r" + (2**31).to_bytes(4, "little") + b"."})
-    assert "numbers a value 2147483648" in refusal(tmp_path)
+    assert "at index 2147483648" in error_of(tmp_path)
 
 
 @given(cut=st.integers(1, 6000), garbage=st.binary(max_size=8))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_garbage_in_a_batch_is_one_sentence_whatever_it_is(
+def test_invalid_bytes_in_a_batch_always_give_one_clear_error(
     tmp_path, unpack, cifar10_batches, python2_pickle, cut, garbage
 ):
     members = {name: python2_pickle(batch) for name, batch in cifar10_batches.items()}
     unpack(tmp_path, members | {FIRST: members[FIRST][:cut] + garbage})
-    damaged, foreign = f"{tmp_path / FIRST} is damaged (", f"Refused to read {tmp_path / FIRST}: it asks to run "
-    assert refusal(tmp_path).startswith((damaged, foreign))  # a name that was cut short names something else
+    corrupt, foreign = f"{tmp_path / FIRST} is corrupt (", f"Cannot read {tmp_path / FIRST}: it asks to run "
+    assert error_of(tmp_path).startswith((corrupt, foreign))  # a truncated name may name another object

@@ -20,7 +20,7 @@ def test_the_test_split_takes_a_fifth_of_every_class(digits):
     assert ((train + test) * 0.2 - test).abs().max() < 1
 
 
-def test_the_two_parts_are_the_whole_set_scaled_to_bytes(digits):
+def test_training_and_test_images_are_the_whole_set_scaled_to_bytes(digits):
     bunch = load_digits()
 
     def rows(pixels, labels):

@@ -1,4 +1,4 @@
-"""Images of one's own: what is found, how it is read, and what a folder means."""
+"""Images of your own: which files are found, how they are decoded, and how a folder becomes a data set."""
 
 import os
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_images_are_found_by_suffix_in_order_and_hidden_files_are_not(tmp_path):
     assert [file.relative_to(tmp_path).as_posix() for file in find_images(tmp_path)] == ["a.jpg", "b.PNG", "sub/c.webp"]
 
 
-def test_photos_of_other_formats_are_spoken_of(tmp_path):
+def test_a_warning_counts_photos_of_other_formats(tmp_path):
     for name in ("a.jpg", "IMG_2.HEIC", "IMG_1.heic", ".IMG_3.heic"):
         (tmp_path / name).touch()
     with pytest.warns(UserWarning, match=r"Left out: 2 photos in .*, such as .*IMG_1\.heic\. Convert them to JPEG\."):
@@ -60,14 +60,14 @@ def test_values_that_are_not_finite_do_not_darken_an_image(tmp_path):
         decode(tmp_path / "nan.tif", 8, 1)
 
 
-def test_an_image_is_cut_to_a_square_about_its_centre(tmp_path):
+def test_an_image_is_cropped_to_its_centre_square(tmp_path):
     wide = np.zeros((10, 30, 3), dtype=np.uint8)
     wide[:, 10:20] = 255
     Image.fromarray(wide).save(tmp_path / "wide.png")
     assert torch.equal(decode(tmp_path / "wide.png", 10, 3), torch.full((3, 10, 10), 255, dtype=torch.uint8))
 
 
-def test_an_image_is_turned_as_the_camera_held_it(tmp_path):
+def test_an_image_is_rotated_as_its_exif_data_says(tmp_path):
     image = Image.fromarray(np.repeat(np.array([[255, 0]], dtype=np.uint8).repeat(8, 1), 16, 0))  # bright on the left
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned clockwise
@@ -79,7 +79,7 @@ def test_an_image_is_turned_as_the_camera_held_it(tmp_path):
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_every_kind_of_image_becomes_grey_or_coloured_bytes(tmp_path, mode, channels):
+def test_every_image_mode_becomes_grey_or_colour_bytes(tmp_path, mode, channels):
     image = Image.new("L", (9, 9), 200).convert(mode)
     file = tmp_path / ("image.tif" if mode == "CMYK" else "image.png")
     image.save(file)
@@ -88,9 +88,9 @@ def test_every_kind_of_image_becomes_grey_or_coloured_bytes(tmp_path, mode, chan
     assert abs(pixels.float().mean().item() - (255 if mode == "1" else 200)) < 60
 
 
-def test_unreadable_files_are_named_and_left_out(tmp_path):
+def test_a_warning_names_unreadable_files_which_are_left_out(tmp_path):
     files = [paint(tmp_path / "good.png"), tmp_path / "text.jpg", tmp_path / "empty.png", tmp_path / "gone.png"]
-    files[1].write_text("no image")
+    files[1].write_text("not an image")
     files[2].touch()
     cut = paint(tmp_path / "cut.png", size=(300, 300))
     cut.write_bytes(cut.read_bytes()[:100])
@@ -111,10 +111,10 @@ def test_subfolders_are_classes_and_a_fifth_is_held_out(flowers):
     assert torch.bincount(data.test.labels).tolist() == [2, 1]
     red, green = data.test.pixels[:, 0].float().mean((1, 2)), data.test.pixels[:, 1].float().mean((1, 2))
     assert (red > 190).all()
-    assert torch.equal(green > 100, data.test.labels == 1), "labels go with their images"
+    assert torch.equal(green > 100, data.test.labels == 1), "labels belong to their images"
 
 
-def test_held_out_files_hardly_change_when_images_come_in(flowers):
+def test_held_out_files_hardly_change_when_images_are_added(flowers):
     before = {item.file for item in held_out(list_labeled(flowers, ["rose", "tulip"]), flowers, 0.2)}
     for k in range(10, 15):
         paint(flowers / f"rose/{k}.png")
@@ -125,38 +125,38 @@ def test_held_out_files_hardly_change_when_images_come_in(flowers):
 
 
 @pytest.mark.parametrize("name", ["test", "Test"])
-def test_given_test_images_are_used_and_nothing_is_held_out(flowers, name):
+def test_a_test_folder_is_used_and_nothing_is_held_out(flowers, name):
     paint(flowers / f"{name}/tulip/x.png", (220, 200, 9))
-    with pytest.raises(AggMatchError, match="Class 'rose' of .* has no image to test with"):
+    with pytest.raises(AggMatchError, match="Class 'rose' of .* has no test image"):
         read_folder(flowers, 16, 0.2)
     paint(flowers / f"{name}/rose/x.png", (200, 9, 9))
     data = read_folder(flowers, 16, 0.2)
-    assert data.classes == ("rose", "tulip"), "`test` is no class"
+    assert data.classes == ("rose", "tulip"), "`test` is not a class"
     assert data.test.labels.tolist() == [0, 1]
     assert torch.bincount(data.train.labels + 1).tolist() == [4, 10, 5]
 
 
-def test_training_images_may_lie_below_train(flowers, tmp_path):
+def test_training_images_may_lie_in_train(flowers, tmp_path):
     flowers.rename(tmp_path / "train")
     data = read_folder(tmp_path, 16, 0.2)
     assert data.classes == ("rose", "tulip")
     assert len(data.train) == 16
 
 
-def test_unlabelled_images_may_lie_beside_train(flowers, tmp_path):
+def test_unlabelled_images_may_lie_next_to_train(flowers, tmp_path):
     flowers.rename(tmp_path / "train")
     (tmp_path / "train/unlabeled").rename(tmp_path / "Unlabelled")
     assert len(read_folder(tmp_path, 16, 0.2).train) == 16
 
 
-def test_classes_in_train_and_beside_it_are_refused(flowers, tmp_path):
+def test_classes_both_in_train_and_next_to_it_fail(flowers, tmp_path):
     flowers.rename(tmp_path / "train")
     paint(tmp_path / "daisy/1.png")
     with pytest.raises(AggMatchError, match="has both train and daisy: put all classes into .*train, or none of them."):
         read_folder(tmp_path, 16, 0.2)
 
 
-def test_a_file_that_cannot_be_read_is_not_held_out_for_testing(flowers):
+def test_an_unreadable_file_does_not_become_a_test_image(flowers):
     held = [name for name in read_folder(flowers, 16, 0.2).test.names if name.startswith("tulip")]
     (flowers / held[0]).write_bytes(b"")
     with pytest.warns(UserWarning, match="1 of 19 files cannot be read"):
@@ -165,23 +165,23 @@ def test_a_file_that_cannot_be_read_is_not_held_out_for_testing(flowers):
     assert held[0] not in data.test.names
 
 
-def test_an_empty_folder_of_test_images_counts_as_none(flowers):
+def test_an_empty_test_folder_is_ignored(flowers):
     before = read_folder(flowers, 16, 0.2)
     (flowers / "test/rose").mkdir(parents=True)
     assert read_folder(flowers, 16, 0.2).test.names == before.test.names
 
 
-def test_images_in_no_class_folder_are_spoken_of(flowers):
+def test_a_warning_counts_images_outside_of_class_folders(flowers):
     paint(flowers / "loose.png")
     paint(flowers / "another.JPG")
-    (flowers / "._another.JPG").write_bytes(b"what macOS leaves on other disks")
+    (flowers / "._another.JPG").write_bytes(b"written by macOS on other disks")
     with pytest.warns(UserWarning, match="Left out: 2 images directly in .*flowers, without a class"):
         data = read_folder(flowers, 16, 0.2)
     assert len(data.train) == 16
 
 
 @pytest.mark.parametrize("name", ["val", "Valid", "validation"])
-def test_validation_images_are_test_images_where_there_are_no_others(flowers, name):
+def test_validation_images_are_test_images_if_there_is_no_test_folder(flowers, name):
     paint(flowers / name / "rose/1.png")
     paint(flowers / name / "tulip/1.png")
     assert len(read_folder(flowers, 16, 0.2).test) == 2
@@ -192,14 +192,14 @@ def test_validation_images_are_test_images_where_there_are_no_others(flowers, na
     assert (data.classes, len(data.test)) == (("rose", "tulip"), 3)
 
 
-def test_images_are_called_by_their_files(flowers):
+def test_image_names_are_file_names(flowers):
     data = read_folder(flowers, 16, 0.2)
     assert {"unlabeled/0.bmp", "tulip/deep/er/0.jpg"} <= {*data.train.names, *data.test.names}
     assert data.train.names[-1] == "unlabeled/3.bmp"
     assert len(set(data.train.names + data.test.names)) == 19
 
 
-def test_all_given_labels_are_taken_and_every_image_is_unlabelled_too(flowers):
+def test_all_labels_are_used_and_every_image_is_also_unlabelled(flowers):
     data = load(str(flowers), Path("data"), side=16)
     split = make_split(data, DataSettings(name=str(flowers), labels=None))
     assert sorted(split.labeled.tolist()) == (data.train.labels >= 0).nonzero().flatten().tolist()
@@ -222,39 +222,39 @@ def test_links_to_folders_are_not_followed_in_circles(flowers):
     assert len(find_images(flowers / "rose")) == 11, "links to files are"
 
 
-def test_unlabelled_is_spelt_in_two_ways(flowers):
+def test_both_spellings_of_unlabelled_work(flowers):
     (flowers / "unlabeled").rename(flowers / "Unlabelled")
     data = read_folder(flowers, 16, 0.2)
     assert data.classes == ("rose", "tulip")
     assert int((data.train.labels == -1).sum()) == 4
 
 
-def test_what_is_transparent_becomes_white(tmp_path):
+def test_transparent_pixels_become_white(tmp_path):
     Image.new("RGBA", (9, 9), (0, 0, 0, 0)).save(tmp_path / "clear.png")
     assert (decode(tmp_path / "clear.png", 8, 3) == 255).all()
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
-def test_many_bits_are_scaled_by_the_range_of_the_image(tmp_path, dtype):
+def test_images_of_more_than_8_bits_are_scaled_by_their_range(tmp_path, dtype):
     Image.fromarray(np.linspace(0, 1000, 64).reshape(8, 8).astype(dtype)).save(tmp_path / "deep.tif")
     pixels = decode(tmp_path / "deep.tif", 8, 1)
     assert (int(pixels.min()), int(pixels.max())) == (0, 255)
 
 
-def test_test_images_that_cannot_be_read_are_none(flowers):
+def test_unreadable_test_images_count_as_missing(flowers):
     for name in ("rose", "tulip"):
-        paint(flowers / f"test/{name}/x.png").write_text("no image")
-    with pytest.warns(UserWarning, match="2 of 2 files"), pytest.raises(AggMatchError, match="no image to test with"):
+        paint(flowers / f"test/{name}/x.png").write_text("not an image")
+    with pytest.warns(UserWarning, match="2 of 2 files"), pytest.raises(AggMatchError, match="no test image"):
         read_folder(flowers, 16, 0.2)
 
 
-def test_names_that_are_no_text_are_read(flowers):
+def test_file_names_that_are_not_unicode_are_read(flowers):
     file = flowers / "rose/0.png"
     file.rename(file.with_name(os.fsdecode(b"\xff\xe9.png")))
     assert len(read_folder(flowers, 16, 0.2).train) == 16
 
 
-def test_what_is_no_data_set_is_said(flowers, tmp_path):
+def test_the_error_says_why_a_folder_is_not_a_data_set(flowers, tmp_path):
     with pytest.raises(AggMatchError, match="There is no folder"):
         load(str(tmp_path / "missing/folder"), Path("data"))
     (tmp_path / "bare").mkdir()
@@ -264,8 +264,8 @@ def test_what_is_no_data_set_is_said(flowers, tmp_path):
     with pytest.raises(AggMatchError, match="got only 'rose'"):
         load(str(tmp_path / "bare"), Path("data"))
     paint(tmp_path / "bare/tulip/1.png")
-    with pytest.raises(AggMatchError, match="no image to test with"):
+    with pytest.raises(AggMatchError, match="no test image"):
         load(str(tmp_path / "bare"), Path("data"))
     paint(flowers / "test/daisy/1.png")
-    with pytest.raises(AggMatchError, match=r"has the class 'daisy', which .* has not"):
+    with pytest.raises(AggMatchError, match=r"has the class 'daisy', which .* does not have"):
         load(str(flowers), Path("data"))

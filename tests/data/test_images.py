@@ -13,7 +13,7 @@ def images(count: int = 2, size: int = 4) -> Images:
     return Images(torch.zeros(count, 1, size, size, dtype=torch.uint8), torch.zeros(count, dtype=torch.int64))
 
 
-def test_images_know_how_many_they_are_and_move_between_devices():
+def test_images_have_a_length_and_move_between_devices():
     moved = images(3).to("meta")
     assert len(moved) == 3
     assert moved.pixels.device.type == moved.labels.device.type == "meta"
@@ -24,13 +24,13 @@ def named(*names: str) -> Images:
     return Images(plain.pixels, plain.labels, names)
 
 
-def test_names_move_along_and_are_one_for_each_image():
+def test_names_move_with_the_images_and_their_number_must_match():
     assert named("a", "b").to("meta").names == ("a", "b")
-    with pytest.raises(AggMatchError, match="Names must be one for each of 2 images or none, got 1."):
+    with pytest.raises(AggMatchError, match="one for each of 2 images, got 1"):
         Images(images().pixels, images().labels, ("a",))
 
 
-def test_an_image_is_found_by_its_number_its_name_or_the_end_of_it():
+def test_an_image_is_found_by_number_by_name_or_by_the_end_of_its_name():
     some = named("red/a.png", "red/b.png", "blue/b.png", "7")
     assert [some.find(word) for word in ("red/b.png", "a.png", "2", "7")] == [1, 0, 2, 3]
     assert [some.call(1), images().call(1)] == ["red/b.png", "1"]
@@ -41,13 +41,13 @@ def test_an_image_is_found_by_its_number_its_name_or_the_end_of_it():
     ("word", "problem"),
     [
         ("b.png", "2 images are called 'b.png': red/b.png, blue/b.png."),
-        ("4", "There is no image '4' among those numbered 0 to 2, called for example 'red/a.png'."),
+        ("4", "There is no image '4'. Images have numbers from 0 to 2; a name is, for example, 'red/a.png'."),
         ("-1", "There is no image '-1'"),
         ("ed/b.png", "There is no image 'ed/b.png'"),
         ("", "There is no image ''"),
     ],
 )
-def test_a_word_that_means_no_image_or_several_is_refused(word, problem):
+def test_a_word_that_matches_no_image_or_several_fails(word, problem):
     with pytest.raises(AggMatchError) as error:
         named("red/a.png", "red/b.png", "blue/b.png").find(word)
     assert problem in str(error.value)
@@ -62,13 +62,13 @@ def test_a_word_that_means_no_image_or_several_is_refused(word, problem):
         (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64), "int64 of shape (3,)"),
     ],
 )
-def test_wrong_shapes_and_types_are_refused(pixels, labels, problem):
+def test_wrong_shapes_and_types_fail(pixels, labels, problem):
     with pytest.raises(AggMatchError) as error:
         Images(pixels, labels)
     assert problem in str(error.value)
 
 
-def test_a_label_beyond_the_classes_is_refused():
+def test_a_label_above_the_number_of_classes_fails():
     train = Images(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 2]))
     with pytest.raises(AggMatchError, match=r"must be in \[-1, 1\], got 0 to 2"):
         DataSet("pair", train, images(), ("a", "b"), mirror=False)
@@ -79,8 +79,8 @@ def test_unknown_labels_are_accepted():
     assert DataSet("pair", train, images(), ("a", "b"), mirror=False).train is train
 
 
-def test_test_images_of_another_size_are_refused():
-    with pytest.raises(AggMatchError, match="must have one size"):
+def test_test_images_of_another_size_fail():
+    with pytest.raises(AggMatchError, match="must have the same size"):
         DataSet("pair", images(size=4), images(size=5), ("a", "b"), mirror=False)
 
 
@@ -88,7 +88,7 @@ def test_classes_may_be_any_sequence():
     assert DataSet("mine", images(), images(), ["a", "b"], True).classes == ("a", "b")  # type: ignore[arg-type]
 
 
-def test_two_classes_of_one_name_are_refused():
+def test_two_classes_with_the_same_name_fail():
     with pytest.raises(AggMatchError, match="must differ"):
         DataSet("pair", images(), images(), ("a", "a"), mirror=False)
 
@@ -99,7 +99,7 @@ def test_an_archive_is_present_packed_or_completely_unpacked(tmp_path: Path):
     (tmp_path / "all").mkdir()
     (tmp_path / "all/one").touch()
     assert not archive.present(tmp_path)
-    assert archive.wanted(tmp_path) == "all.tar.gz (the folder all is there but lacks two)"
+    assert archive.wanted(tmp_path) == "all.tar.gz (the folder all exists but lacks two)"
     (tmp_path / "all.tar.gz").touch()
     assert archive.present(tmp_path)
     assert not archive.unpacked(tmp_path)
@@ -110,14 +110,14 @@ def test_an_archive_is_present_packed_or_completely_unpacked(tmp_path: Path):
 @pytest.mark.parametrize(
     ("thrown", "message"),
     [
-        (KeyError("x"), "f is damaged ('x'). Delete it and fetch it again with --download."),
-        (EOFError(), "f is damaged (EOFError). Delete it and fetch it again with --download."),
+        (KeyError("x"), "f is corrupt ('x'). Delete it and fetch it again with --download."),
+        (EOFError(), "f is corrupt (EOFError). Delete it and fetch it again with --download."),
         (PermissionError(errno.EACCES, "Permission denied"), "Cannot read f: Permission denied."),
-        (MemoryError(), "Not enough memory to read f, or it is damaged."),
+        (MemoryError(), "There is not enough memory to read f, or the file is corrupt."),
         (AggMatchError("As it was."), "As it was."),
     ],
 )
-def test_whatever_a_parser_throws_becomes_one_sentence(thrown, message):
+def test_every_exception_of_a_parser_becomes_an_error_that_names_the_file(thrown, message):
     with pytest.raises(AggMatchError) as error, reading(Path("f")):
         raise thrown
     assert str(error.value) == message

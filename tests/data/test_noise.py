@@ -23,7 +23,7 @@ def test_the_flipped_share_never_exceeds_the_rate(rate, count, wanted):
 
 
 @given(hundredths=HUNDREDTHS, count=st.integers(0, 10_000))
-def test_the_number_of_flips_is_exact_arithmetic(hundredths, count):
+def test_the_number_of_flips_is_exact(hundredths, count):
     assert flips(hundredths / 100, count) == math.floor(Fraction(hundredths, 100) * count)
 
 
@@ -36,7 +36,7 @@ def test_asymmetric_noise_flips_one_of_four_in_mapped_classes_only():
 
 
 @given(labels=LABELS, hundredths=HUNDREDTHS, seed=st.integers(0, 99))
-def test_symmetric_noise_flips_exactly_its_share_of_every_class(labels, hundredths, seed):
+def test_symmetric_noise_flips_its_exact_share_of_every_class(labels, hundredths, seed):
     noisy = symmetric(labels, 5, hundredths / 100, seed)
     assert ((noisy >= 0) & (noisy < 5)).all()
     for k in range(5):
@@ -55,7 +55,7 @@ def test_symmetric_noise_on_two_classes_swaps_them():
 
 
 @given(labels=LABELS)
-def test_noise_is_fixed_by_its_seed_and_leaves_its_input_alone(labels):
+def test_a_seed_fixes_the_noise_and_the_input_stays_unchanged(labels):
     before = labels.copy()
     np.testing.assert_array_equal(symmetric(labels, 5, 0.5, seed=3), symmetric(labels, 5, 0.5, seed=3))
     np.testing.assert_array_equal(asymmetric(labels, {0: 1}, 0.5, 3), asymmetric(labels, {0: 1}, 0.5, 3))
@@ -73,17 +73,17 @@ def test_a_map_is_read_from_items_with_arrows():
 
 
 @pytest.mark.parametrize("item", ["cat", "cat>", ">dog", "", "cat>cat"])
-def test_an_item_without_two_classes_is_refused(item):
+def test_an_item_without_two_classes_fails(item):
     with pytest.raises(InvalidValue, match=f"two different classes, got '{item}'"):
         parse_map((item,))
 
 
-def test_a_class_mapped_twice_is_refused():
+def test_a_class_that_is_mapped_twice_fails():
     with pytest.raises(InvalidValue, match="got 'cat' again in 'cat>bird'"):
         parse_map(("cat>dog", "cat>bird"))
 
 
-def test_names_become_numbers_and_unknown_ones_get_a_close_match():
+def test_class_names_become_numbers_and_an_unknown_name_gets_a_suggestion():
     assert class_numbers({"dog": "cat"}, ("bird", "cat", "dog")) == {2: 1}
     with pytest.raises(AggMatchError, match=r"Unknown class in data.noise_map 'dgo'. Did you mean 'dog'"):
         class_numbers({"dgo": "cat"}, ("cat", "dog"))

@@ -31,19 +31,19 @@ def test_a_python_2_pickle_gives_byte_keys_and_the_same_array(python2_pickle):
 
 
 @pytest.mark.parametrize("protocol", [3, 4, 5])
-def test_a_pickle_of_todays_numpy_is_read_too(protocol):
+def test_a_pickle_of_the_current_numpy_is_read_too(protocol):
     pixels = np.arange(6.0).reshape(2, 3)[:, ::2]  # not contiguous: protocol 5 would name another function otherwise
     content = read_pickle(io.BytesIO(pickle.dumps([pixels], protocol)), "file")
     np.testing.assert_array_equal(content[0], pixels)
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_malicious_pickle_is_refused_and_nothing_runs(tmp_path, protocol):
+def test_a_malicious_pickle_fails_and_runs_nothing(tmp_path, protocol):
     witness = tmp_path / "ran"
     raw = pickle.dumps(Command(f"touch {witness}"), protocol)
     with pytest.raises(AggMatchError) as error:
         read_pickle(io.BytesIO(raw), "some/file")
-    assert f"Refused to read some/file: it asks to run {os.system.__module__}.system" in str(error.value)
+    assert f"Cannot read some/file: it asks to run {os.system.__module__}.system" in str(error.value)
     assert not witness.exists()
     pickle.loads(raw)  # and it would have run
     assert witness.exists()
@@ -53,7 +53,7 @@ def test_a_malicious_pickle_is_refused_and_nothing_runs(tmp_path, protocol):
     "name",
     ["builtins eval", "builtins getattr", "numpy load", "numpy.core.multiarray fromfile", "numpy ndarray.tofile"],
 )
-def test_names_near_the_allowed_ones_are_refused(name):
+def test_names_similar_to_the_allowed_ones_fail(name):
     module, attribute = name.split()
     with pytest.raises(AggMatchError, match=f"asks to run {module}.{attribute}"):
         read_pickle(io.BytesIO(f"c{module}\n{attribute}\n.".encode()), "file")

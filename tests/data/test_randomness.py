@@ -21,7 +21,7 @@ def test_every_permutation_is_equally_likely():
 
 
 @given(seed=SEEDS, block=st.integers(0, 2**40))
-def test_seed_use_and_key_all_matter_and_none_spills_into_another(seed, block):
+def test_seed_use_and_key_all_change_the_numbers_independently(seed, block):
     keys: list[tuple[int, ...]] = [
         (seed, Use.LABELS, block),
         (seed, Use.NOISE, block),
@@ -38,7 +38,7 @@ def test_the_numbers_are_the_same_on_every_machine_and_release():
     assert permutations(bits(0, Use.STREAM, 0), 2, 6).tolist() == [[1, 3, 0, 5, 4, 2], [5, 0, 3, 1, 4, 2]]
 
 
-def test_shuffled_keeps_the_items():
+def test_shuffling_keeps_the_items():
     items = np.array([5, 5, 9, -1])
     assert sorted(shuffled(items, bits(3, Use.NOISE)).tolist()) == [-1, 5, 5, 9]
     assert shuffled(items[:0], bits(3, Use.NOISE)).tolist() == []

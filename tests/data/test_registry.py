@@ -1,24 +1,31 @@
 import hashlib
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from aggmatch.data import SOURCES, is_folder, load, sources
+from aggmatch.data import SOURCES, cifar, download, is_folder, load
 from aggmatch.data.cifar import CIFAR10, CIFAR10_ARCHIVE, read_cifar
 from aggmatch.errors import AggMatchError
 from aggmatch.settings import resolve
 
+ROOT = Path(__file__).parents[2]
 
-def refusal(name: str, folder: Path, **options) -> str:
+
+def error_of(name: str, folder: Path, **options) -> str:
     with pytest.raises(AggMatchError) as error:
         load(name, folder, **options)
     return str(error.value)
 
 
-@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_every_source_describes_itself_in_one_sentence(source):
+@pytest.mark.parametrize("name", SOURCES.names())
+def test_every_source_describes_itself_in_one_sentence(name):
+    source = SOURCES.load(name)
+    assert source.name == name
     assert source.description.endswith(".")
     assert "\n" not in source.description
     assert source.train_size > source.test_size > 0
@@ -28,70 +35,76 @@ def test_every_source_describes_itself_in_one_sentence(source):
         assert len(bytes.fromhex(archive.md5)) == 16
 
 
-def test_the_noise_maps_are_the_papers():
-    assert SOURCES["cifar10"].noise_map == {
+def test_the_noise_maps_are_those_of_the_papers():
+    assert SOURCES.load("cifar10").noise_map == {
         "truck": "automobile",
         "bird": "airplane",
         "deer": "horse",
         "cat": "dog",
         "dog": "cat",
     }
-    assert SOURCES["svhn"].noise_map == {"2": "7", "3": "8", "5": "6", "6": "5", "7": "1"}
-    assert SOURCES["digits"].noise_map == SOURCES["svhn"].noise_map
-    assert not SOURCES["cifar100"].noise_map
+    assert SOURCES.load("svhn").noise_map == {"2": "7", "3": "8", "5": "6", "6": "5", "7": "1"}
+    assert SOURCES.load("digits").noise_map == SOURCES.load("svhn").noise_map
+    assert not SOURCES.load("cifar100").noise_map
 
 
-def test_only_the_photographs_may_be_flipped():
-    assert [name for name, source in SOURCES.items() if source.mirror] == ["cifar10", "cifar100"]
+def test_a_flip_preserves_the_class_of_photographs_only():
+    assert [name for name in SOURCES.names() if SOURCES.load(name).mirror] == ["cifar10", "cifar100"]
 
 
-def test_a_source_is_present_once_its_files_are(tmp_path):
-    svhn = SOURCES["svhn"]
-    assert SOURCES["digits"].present(tmp_path)
+def test_a_source_is_present_if_all_its_files_are(tmp_path):
+    svhn = SOURCES.load("svhn")
+    assert SOURCES.load("digits").present(tmp_path)
     assert not svhn.present(tmp_path)
     for archive in svhn.archives:
         (tmp_path / archive.file).touch()
     assert svhn.present(tmp_path)
 
 
-def test_missing_files_say_which_where_from_and_how_to_get_them(tmp_path):
-    assert refusal("cifar10", tmp_path) == (
-        f"cifar10 is not in {tmp_path}: looked for cifar-10-python.tar.gz (or the folder cifar-10-batches-py). "
-        "Add --download to fetch 170 MB from https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz, "
-        "or name another folder with --data-dir."
-    )
+def test_the_error_for_missing_files_names_files_address_size_and_options(tmp_path):
+    message = error_of("cifar10", tmp_path)
+    assert message.startswith(f"cifar10 is not in {tmp_path}: ")
+    for part in (
+        "cifar-10-python.tar.gz (or the folder cifar-10-batches-py)",
+        "--download to fetch 170 MB from https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        "--data-dir",
+    ):
+        assert part in message
 
 
-def test_only_the_files_that_are_missing_are_named(tmp_path):
+def test_the_error_names_only_missing_files(tmp_path):
     (tmp_path / "train_32x32.mat").touch()
-    message = refusal("svhn", tmp_path)
-    assert "looked for test_32x32.mat. Add --download to fetch 64 MB from http://ufldl.stanford.edu" in message
+    message = error_of("svhn", tmp_path)
+    assert "test_32x32.mat. Add --download to fetch 64 MB from http://ufldl.stanford.edu" in message
     assert "train_32x32" not in message
 
 
-def test_an_incomplete_folder_says_what_it_lacks(tmp_path):
+def test_the_error_names_missing_files_of_an_incomplete_folder(tmp_path):
     (tmp_path / "cifar-100-python").mkdir()
     (tmp_path / "cifar-100-python/train").touch()
-    assert "(the folder cifar-100-python is there but lacks test)" in refusal("cifar100", tmp_path)
+    assert "(the folder cifar-100-python exists but lacks test)" in error_of("cifar100", tmp_path)
 
 
-def test_a_data_folder_that_is_a_file_or_is_not_there_counts_as_empty(tmp_path):
+def test_a_data_folder_that_is_a_file_or_missing_counts_as_empty(tmp_path):
     (tmp_path / "file").touch()
-    assert "cifar10 is not in" in refusal("cifar10", tmp_path / "file")
-    assert "cifar10 is not in" in refusal("cifar10", tmp_path / "nowhere")
+    assert "cifar10 is not in" in error_of("cifar10", tmp_path / "file")
+    assert "cifar10 is not in" in error_of("cifar10", tmp_path / "nowhere")
 
 
-def test_an_unknown_name_gets_the_closest_one(tmp_path):
-    assert refusal("cifar11", tmp_path) == "Unknown data set 'cifar11'. Did you mean 'cifar10'? See: aggmatch list data"
-    assert "Known: cifar10, cifar100, digits, svhn." in refusal("", tmp_path)
+def test_the_error_for_an_unknown_name_suggests_the_closest_one(tmp_path):
+    assert "Unknown data set 'cifar11'. Did you mean 'cifar10'? See: aggmatch list data" in error_of(
+        "cifar11", tmp_path
+    )
+    assert "Known: cifar10, cifar100, digits, svhn." in error_of("", tmp_path)
 
 
 @pytest.mark.parametrize("name", [".", "some/where"])
-def test_a_path_is_told_from_a_misspelt_name(tmp_path, name):
-    assert "no image to test with" in refusal(name, tmp_path) or "There is no folder" in refusal(name, tmp_path)
+def test_a_path_is_read_as_a_folder(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert {".": "must have a folder of images", "some/where": "There is no folder"}[name] in error_of(name, tmp_path)
 
 
-def test_download_fetches_what_is_missing_and_reads_it(
+def test_download_fetches_missing_files_and_reads_them(
     tmp_path, monkeypatch, loopback, pack, cifar10_batches, python2_pickle
 ):
     packed = tmp_path / "packed"
@@ -100,33 +113,33 @@ def test_download_fetches_what_is_missing_and_reads_it(
     digest = hashlib.md5(loopback.content).hexdigest()
     archive = replace(CIFAR10_ARCHIVE, url=loopback.url, md5=digest, size=len(loopback.content))
     read = partial(read_cifar, archive=archive, label_key=b"labels", classes=10)
-    monkeypatch.setattr(sources, "SOURCES", {"cifar10": replace(CIFAR10, archives=(archive,), read=read)})
+    monkeypatch.setattr(cifar, "CIFAR10", replace(CIFAR10, archives=(archive,), read=read))
 
     folder = tmp_path / "new/data"
-    told: list[tuple[int, int]] = []
-    data = load("cifar10", folder, download=True, progress=lambda *step: told.append(step))
+    calls: list[tuple[int, int]] = []
+    data = load("cifar10", folder, download=True, progress=lambda *step: calls.append(step))
     assert len(data.train) == 20
-    assert told[-1] == (archive.size, archive.size)
+    assert calls[-1] == (archive.size, archive.size)
     assert [path.name for path in folder.iterdir()] == [archive.file]
 
     assert len(load("cifar10", folder, download=True).train) == 20
     assert len(loopback.requests) == 1
 
-    (folder / archive.file).write_bytes(b"damaged")
-    assert "is not the published file" in refusal("cifar10", folder, download=True)
-    assert (folder / archive.file).read_bytes() == b"damaged"
+    (folder / archive.file).write_bytes(b"corrupt")
+    assert "is not the published file" in error_of("cifar10", folder, download=True)
+    assert (folder / archive.file).read_bytes() == b"corrupt"
 
 
 def test_unpacked_files_are_not_downloaded_again(tmp_path, monkeypatch, unpack, cifar10_batches, python2_pickle):
     def fetch(*_arguments):
         pytest.fail("nothing is missing")
 
-    monkeypatch.setattr(sources, "fetch", fetch)
+    monkeypatch.setattr(download, "fetch", fetch)
     unpack(tmp_path, {name: python2_pickle(batch) for name, batch in cifar10_batches.items()})
     assert len(load("cifar10", tmp_path, download=True).train) == 20
 
 
-def test_a_folder_is_told_from_a_name_and_known_names_win(tmp_path, monkeypatch):
+def test_a_known_name_wins_over_a_folder_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert is_folder("some/where")
     assert not is_folder("flowers")
@@ -136,3 +149,13 @@ def test_a_folder_is_told_from_a_name_and_known_names_win(tmp_path, monkeypatch)
     assert not is_folder("digits")
     assert not is_folder("")
     assert resolve({"data.name": "digits"}).model.name == "small-16", "the recipe of the data set, not of a folder"
+
+
+def test_importing_the_package_imports_no_reader():
+    code = "import sys, aggmatch.data; print(*sys.modules)"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    imported = set(done.stdout.split())
+    readers = {f"aggmatch.data.{name}" for name in ("cifar", "svhn", "folder", "download", "pickles", "digits")}
+    assert "aggmatch.data.registry" in imported
+    assert not imported & (readers | {"PIL", "sklearn", "scipy", "rich"})

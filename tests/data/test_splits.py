@@ -26,7 +26,7 @@ def same(first: Split, second: Split) -> bool:
     ) and all(torch.equal(getattr(first, name), getattr(second, name)) for name in ("labeled", "labels", "unlabeled"))
 
 
-def refusal(data, **values) -> str:
+def error_of(data, **values) -> str:
     with pytest.raises(AggMatchError) as error:
         draw_split(data, DataSettings(**values))
     return str(error.value)
@@ -35,13 +35,9 @@ def refusal(data, **values) -> str:
 # Drawing ---------------------------------------------------------------------------------------------------------
 
 
-@given(
-    labels=st.lists(st.integers(-1, 3), max_size=60),
-    per_class=st.integers(1, 5),
-    fold=st.integers(0, 2**40),
-)
+@given(labels=st.lists(st.integers(-1, 3), max_size=60), per_class=st.integers(1, 5), fold=st.integers(0, 2**40))
 @QUICK
-def test_every_class_gets_its_number_of_right_labels(small_data, labels, per_class, fold):
+def test_every_class_gets_its_number_of_correct_labels(small_data, labels, per_class, fold):
     data = small_data(labels + list(range(4)) * 5, classes=4)
     split = draw_split(data, DataSettings(labels=4 * per_class, fold=fold))
     assert split.labels.bincount(minlength=4).tolist() == [per_class] * 4
@@ -52,7 +48,7 @@ def test_every_class_gets_its_number_of_right_labels(small_data, labels, per_cla
 
 @given(fold=st.integers(0, 1000), fewer=st.integers(1, 10), more=st.integers(1, 10))
 @QUICK
-def test_more_labels_begin_with_the_fewer_ones(small_data, fold, fewer, more):
+def test_more_labels_include_those_of_fewer_labels(small_data, fold, fewer, more):
     data = small_data(THIRTY)
     fewer, more = sorted((fewer, more))
     short, long = (draw_split(data, DataSettings(labels=3 * n, fold=fold)).labeled for n in (fewer, more))
@@ -93,7 +89,7 @@ def test_global_random_state_neither_matters_nor_changes(small_data):
     assert same(first, draw_split(data, DataSettings(labels=6, noise="symmetric", noise_rate=0.5)))
 
 
-def test_noise_and_imbalance_do_not_move_the_choice(small_data):
+def test_noise_and_imbalance_do_not_change_the_chosen_images(small_data):
     data = small_data([0, 1, 2] * 40)
     plain = draw_split(data, DataSettings(labels=30))
     noisy = draw_split(data, DataSettings(labels=30, noise="symmetric", noise_rate=0.3, unlabeled_imbalance=4))
@@ -104,31 +100,33 @@ def test_noise_and_imbalance_do_not_move_the_choice(small_data):
 @pytest.mark.parametrize(
     ("labels", "problem"),
     [
-        (4, "data.labels must be a multiple of 3, the number of classes of small, got 4; the nearest are 3 and 6."),
-        (2, "data.labels must be at least 3, one for each class of small, got 2."),
-        (33, "data.labels asks for 11 images of class 'a', but small has only 10 of them with a label, got 33."),
+        (4, "must be a multiple of 3, the number of classes of small, got 4; the nearest are 3 and 6"),
+        (2, "must be at least 3, one for each class of small, got 2"),
+        (33, "needs 11 images of class 'a', but small has only 10 with a label, got 33"),
     ],
 )
-def test_impossible_numbers_of_labels_say_what_is_possible(small_data, labels, problem):
-    assert refusal(small_data(THIRTY), labels=labels) == problem
+def test_an_impossible_number_of_labels_fails_and_the_error_says_what_is_possible(small_data, labels, problem):
+    with pytest.raises(InvalidValue, match=problem) as error:
+        draw_split(small_data(THIRTY), DataSettings(labels=labels))
+    assert error.value.key == "data.labels"
 
 
-def test_the_class_that_is_short_of_images_is_named(small_data):
-    message = refusal(small_data([0, 0, 1, 2, 2, -1, -1]), labels=6)
-    assert "asks for 2 images of class 'b', but small has only 1" in message
+def test_the_error_names_a_class_with_too_few_images(small_data):
+    message = error_of(small_data([0, 0, 1, 2, 2, -1, -1]), labels=6)
+    assert "needs 2 images of class 'b', but small has only 1" in message
 
 
 @pytest.mark.parametrize(
     ("labels", "classes", "problem"),
     [
-        ([0, 0], 1, "small needs at least two classes to tell apart, got 1."),
-        ([-1, -1], 3, "small has no labelled training image. Label some of each class."),
-        ([], 3, "small has no labelled training image. Label some of each class."),
-        ([0, 2, -1], 3, "Class 'b' of small has no labelled training image. Label some."),
+        ([0, 0], 1, "small needs at least two classes, got 1"),
+        ([-1, -1], 3, "Class 'a' of small has no labelled training image"),
+        ([], 3, "Class 'a' of small has no labelled training image"),
+        ([0, 2, -1], 3, "Class 'b' of small has no labelled training image"),
     ],
 )
-def test_data_that_cannot_be_split_say_why(small_data, labels, classes, problem):
-    assert refusal(small_data(labels, classes=classes), labels=3) == problem
+def test_the_error_says_why_a_data_set_cannot_be_split(small_data, labels, classes, problem):
+    assert problem in error_of(small_data(labels, classes=classes), labels=3)
 
 
 # Long tails ------------------------------------------------------------------------------------------------------
@@ -138,11 +136,7 @@ def test_a_long_tail_falls_by_its_ratio():
     np.testing.assert_allclose(long_tail(3, 100), [1, 0.1, 0.01])
 
 
-@given(
-    classes=st.integers(2, 30),
-    ratio=st.floats(1, 1e6),
-    extra=st.integers(0, 2000),
-)
+@given(classes=st.integers(2, 30), ratio=st.floats(1, 1e6), extra=st.integers(0, 2000))
 @QUICK
 def test_apportioned_numbers_are_whole_ordered_and_add_up(classes, ratio, extra):
     tail = long_tail(classes, ratio)
@@ -151,26 +145,26 @@ def test_apportioned_numbers_are_whole_ordered_and_add_up(classes, ratio, extra)
     assert counts.sum() == total
     assert counts.min() >= 1
     assert (np.diff(counts) <= 0).all()
-    # Those above the floor of one keep the proportions to within rounding.
+    # Counts above one keep the proportions up to rounding.
     free = counts > 1
     if free.any():
         share = counts[free].sum() * tail[free] / tail[free].sum()
         assert abs(counts[free] - share).max() < classes
 
 
-def test_a_total_without_the_floor_is_rounded_by_largest_remainder():
+def test_counts_are_rounded_by_largest_remainder():
     # 10 · (4, 2, 1) / 7 = 5.71, 2.86, 1.43
     assert apportion(10, np.array([4.0, 2.0, 1.0])).tolist() == [6, 3, 1]
     # One each for the last two, 8 for the first
     assert apportion(10, np.array([100.0, 1.0, 1.0])).tolist() == [8, 1, 1]
 
 
-def test_one_for_each_is_possible_though_floats_fall_short_of_it():
+def test_one_for_each_class_is_possible_despite_float_rounding():
     assert 49 * (1 / 49) < 1
     assert apportion(2, np.array([49.0, 49.0])).tolist() == [1, 1]
 
 
-def test_labelled_images_form_a_long_tail_of_exactly_the_total(small_data):
+def test_labelled_images_form_a_long_tail_with_the_exact_total(small_data):
     data = small_data([0, 1, 2] * 100)
     split = draw_split(data, DataSettings(labels=37, labeled_imbalance=9))
     # 37 · (1, 1/3, 1/9) · 9/13 = 25.6, 8.5, 2.8
@@ -178,7 +172,7 @@ def test_labelled_images_form_a_long_tail_of_exactly_the_total(small_data):
     assert torch.equal(split.unlabeled, torch.arange(300))
 
 
-def test_unlabelled_images_form_the_longest_tail_there_is(small_data):
+def test_unlabelled_images_form_the_largest_possible_tail(small_data):
     data = small_data([0] * 100 + [1] * 100 + [2] * 100)
     split = draw_split(data, DataSettings(labels=9, unlabeled_imbalance=16))
     assert data.train.labels[split.unlabeled].bincount().tolist() == [100, 25, 6]
@@ -192,15 +186,15 @@ def test_a_small_class_limits_the_tail(small_data):
     assert data.train.labels[split.unlabeled].bincount().tolist() == [20, 10, 5]
 
 
-def test_a_long_tail_that_a_class_cannot_fill_is_refused(small_data):
-    assert "asks for 12 images of class 'a', but small has only 10" in refusal(
+def test_a_long_tail_with_more_images_than_a_class_has_fails(small_data):
+    assert "needs 12 images of class 'a', but small has only 10" in error_of(
         small_data(THIRTY), labels=14, labeled_imbalance=100
     )
 
 
-def test_an_unlabelled_tail_needs_to_know_all_classes(small_data):
-    message = refusal(small_data([*THIRTY, -1, -1]), labels=3, unlabeled_imbalance=2)
-    assert "needs the class of every training image, but 2 of small have none, got 2.0" in message
+def test_an_unlabelled_tail_needs_the_class_of_every_image(small_data):
+    message = error_of(small_data([*THIRTY, -1, -1]), labels=3, unlabeled_imbalance=2)
+    assert "needs the class of every training image, but 2 images of small have none, got 2.0" in message
 
 
 # Noise -----------------------------------------------------------------------------------------------------------
@@ -212,48 +206,40 @@ def test_asymmetric_noise_follows_the_map_of_the_data_set(small_data):
     assert split.labels.bincount().tolist() == [3, 4, 5]
 
 
-def test_a_map_of_ones_own_replaces_that_of_the_data_set(small_data):
+def test_a_noise_map_in_the_settings_replaces_that_of_the_data_set(small_data):
     data = small_data(THIRTY, noise_map={"a": "c"})
     split = draw_split(data, DataSettings(labels=12, noise="asymmetric", noise_rate=0.5, noise_map=("b>a",)))
     assert split.labels.bincount().tolist() == [6, 2, 4]
 
 
-def test_asymmetric_noise_without_any_map_says_how_to_give_one(small_data):
-    message = refusal(small_data(THIRTY), labels=3, noise="asymmetric", noise_rate=0.5)
-    assert message.startswith('data.noise_map must be given for small, for example ["cat>dog"]')
+def test_asymmetric_noise_without_a_map_fails_and_the_error_shows_an_example(small_data):
+    message = error_of(small_data(THIRTY), labels=3, noise="asymmetric", noise_rate=0.5)
+    assert message.startswith("data.noise_map ")
+    assert '["cat>dog"]' in message
 
 
-def test_a_map_with_an_unknown_class_is_refused(small_data):
-    message = refusal(small_data(THIRTY), labels=3, noise="asymmetric", noise_rate=0.5, noise_map=("a>z",))
+def test_a_noise_map_with_an_unknown_class_fails(small_data):
+    message = error_of(small_data(THIRTY), labels=3, noise="asymmetric", noise_rate=0.5, noise_map=("a>z",))
     assert message == "Unknown class in data.noise_map 'z'. Known: a, b, c."
 
 
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"noise_rate": 0.2}, "data.noise_rate needs a kind of noise (symmetric or asymmetric), got 0.2 (from here)."),
-        ({"noise": "symmetric"}, "data.noise_rate must be above 0 with symmetric noise, got 0.0."),
-        ({"noise_map": ["a>b"]}, "data.noise_map needs asymmetric noise, got none (from here)."),
-        (
-            {"noise": "asymmetric", "noise_rate": 0.1, "noise_map": ["a"]},
-            "data.noise_map takes items such as 'cat>dog', two different classes, got 'a' (from here).",
-        ),
-        (
-            {"split": "f", "labeled_imbalance": 2},
-            "data.labeled_imbalance cannot be combined with the split f, which fixes it already (from here).",
-        ),
-        (
-            {"split": "f", "noise": "symmetric", "noise_rate": 0.1},
-            "data.noise cannot be combined with the split f, which fixes it already (from here).",
-        ),
-        ({"labels": 0}, "data.labels must be at least 1, got 0 (from here)."),
-        ({"labeled_imbalance": 0.5}, "data.labeled_imbalance must be at least 1, got 0.5 (from here)."),
+        ({"noise_rate": 0.2}, "data.noise_rate needs data.noise"),
+        ({"noise": "symmetric"}, "data.noise_rate must be above 0"),
+        ({"noise_map": ["a>b"]}, "data.noise_map needs asymmetric noise"),
+        ({"noise": "asymmetric", "noise_rate": 0.1, "noise_map": ["a"]}, "data.noise_map .* two different classes"),
+        ({"split": "f", "labeled_imbalance": 2}, "data.labeled_imbalance cannot be combined with the split f"),
+        ({"split": "f", "noise": "symmetric", "noise_rate": 0.1}, "data.noise cannot be combined with the split f"),
+        ({"labels": 0}, "data.labels must be at least 1, got 0"),
+        ({"labeled_imbalance": 0.5}, "data.labeled_imbalance must be at least 1, got 0.5"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(values, problem):
-    with pytest.raises(InvalidValue) as error:
+def test_contradicting_settings_fail_and_the_error_names_the_setting_and_its_source(values, problem):
+    with pytest.raises(InvalidValue, match=f"^{problem}") as error:
         DataSettings.build(values, {f"data.{key}": "here" for key in values}, prefix="data.")
-    assert str(error.value) == problem
+    assert error.value.source == ("here" if error.value.key.removeprefix("data.") in values else "")
 
 
 # Files -----------------------------------------------------------------------------------------------------------
@@ -270,7 +256,7 @@ def test_a_split_is_read_back_as_it_was_written(small_data, tmp_path, values):
     assert [path.name for path in tmp_path.iterdir()] == ["split.json"]
 
 
-def test_the_test_images_of_a_split_are_known_and_those_of_a_reused_one_are_the_new_ones(small_data, tmp_path):
+def test_a_split_knows_its_test_images_and_a_reused_split_takes_the_new_ones(small_data, tmp_path):
     data = small_data(THIRTY)
     other = replace(data, test=Images(data.test.pixels ^ 1, data.test.labels))
     split = draw_split(data, DataSettings(labels=9))
@@ -281,19 +267,19 @@ def test_the_test_images_of_a_split_are_known_and_those_of_a_reused_one_are_the_
     content = json.loads((tmp_path / "split.json").read_text())
     del content["test_fingerprint"]
     (tmp_path / "split.json").write_text(json.dumps(content))
-    assert Split.read(tmp_path, other).tested_on(other), "not known of older ones"
+    assert Split.read(tmp_path, other).tested_on(other), "old files do not know their test images"
 
 
-def test_a_file_stands_for_its_labels_and_its_fold(small_data, tmp_path):
+def test_a_split_file_implies_number_of_labels_and_fold(small_data, tmp_path):
     path = tmp_path / "split.json"
     draw_split(small_data(THIRTY), DataSettings(labels=9, fold=2)).write(path)
     assert drawn_settings(path) == drawn_settings(tmp_path) == {"data.labels": 9, "data.fold": 2}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"images": "many"}))
-    with pytest.raises(AggMatchError, match=r"images must be a whole number of at least 0, got 'many'\."):
+    with pytest.raises(AggMatchError, match=r"split\.json: images .*'many'"):
         drawn_settings(path)
 
 
-def test_all_images_are_written_as_one_word(small_data, tmp_path):
+def test_all_unlabelled_images_are_written_as_one_word(small_data, tmp_path):
     draw_split(small_data(THIRTY), DataSettings(labels=3)).write(tmp_path / "split.json")
     assert json.loads((tmp_path / "split.json").read_text())["unlabeled"] == "all"
 
@@ -303,7 +289,7 @@ def test_without_a_file_the_split_is_drawn(small_data):
     assert same(make_split(small_data(THIRTY), values), draw_split(small_data(THIRTY), values))
 
 
-def test_a_split_that_cannot_be_written_leaves_what_was_there(small_data, tmp_path):
+def test_a_failed_write_leaves_the_folder_unchanged(small_data, tmp_path):
     split = draw_split(small_data(THIRTY), DataSettings(labels=3))
     (tmp_path / "split.json").mkdir()
     with pytest.raises(AggMatchError, match=r"Cannot write .*split.json: Is a directory\."):
@@ -313,7 +299,7 @@ def test_a_split_that_cannot_be_written_leaves_what_was_there(small_data, tmp_pa
         split.write(tmp_path / "nowhere/split.json")
 
 
-def test_who_reads_the_old_file_meanwhile_sees_all_of_it(small_data, tmp_path):
+def test_a_write_does_not_disturb_a_reader_of_the_old_file(small_data, tmp_path):
     path = tmp_path / "split.json"
     path.write_text("old")
     with path.open() as old:
@@ -337,7 +323,7 @@ def test_a_full_disk_leaves_the_old_split(small_data, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["split.json"]
 
 
-def rejection(data, path: Path) -> str:
+def read_error(data, path: Path) -> str:
     with pytest.raises(AggMatchError) as error:
         Split.read(path, data)
     return str(error.value)
@@ -346,63 +332,63 @@ def rejection(data, path: Path) -> str:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"format": 2}, "its 'format' is 2, but this version of aggmatch reads 1"),
-        ({"format": True}, "its 'format' is True"),
-        ({"data": "cifar10"}, "its 'data' is 'cifar10', but the data set is 'small'"),
-        ({"classes": 10}, "its 'classes' is 10, but small has 3"),
-        ({"images": 31}, "its 'images' is 31, but the training images of small are 30"),
-        ({"labeled": []}, "'labeled' must be a list of numbers that is not empty, got []"),
-        ({"labeled": 3}, "'labeled' must be a list of numbers that is not empty, got 3"),
+        ({"format": 2}, "its format is 2, but this version of aggmatch reads 1"),
+        ({"format": True}, "format must be a whole number, got True"),
+        ({"data": "cifar10"}, "its 'data' is 'cifar10', but that of small is 'small'"),
+        ({"classes": 10}, "its 'classes' is 10, but that of small is 3"),
+        ({"images": 31}, "its 'images' is 31, but that of small is 30"),
+        ({"labeled": []}, "'labeled' is empty"),
+        ({"labeled": 3}, "labeled must be a list, got 3"),
         ({"labeled": [0, 1, 30]}, "'labeled' must hold whole numbers in [0, 29], got 30"),
-        ({"labeled": [0, 1, -1]}, "in [0, 29], got -1"),
-        ({"labeled": [0, 1, 1.0]}, "in [0, 29], got 1.0"),
-        ({"labeled": [0, 1, True]}, "in [0, 29], got True"),
+        ({"labeled": [0, 1, -1]}, "labeled[2] must be at least 0, got -1"),
+        ({"labeled": [0, 1, 1.0]}, "labeled[2] must be a whole number, got 1.0"),
+        ({"labeled": [0, 1, True]}, "labeled[2] must be a whole number, got True"),
         ({"labeled": [0, 7, 7]}, "'labeled' names image 7 more than once"),
         ({"labeled": [0, 1]}, "it names 2 labelled images but 3 labels"),
         ({"labels": [0, 1, 3]}, "'labels' must hold whole numbers in [0, 2], got 3"),
-        ({"unlabeled": "most"}, "'unlabeled' must be a list of numbers that is not empty, got 'most'"),
+        ({"unlabeled": "most"}, "unlabeled must be one of all, got 'most'"),
         ({"unlabeled": [4, 4]}, "'unlabeled' names image 4 more than once"),
-        ({"fold": -1}, "fold must be a whole number of at least 0, got -1"),
-        ({"fold": None}, "fold must be a whole number of at least 0, got None"),
+        ({"fold": -1}, "fold must be at least 0, got -1"),
+        ({"fold": None}, "fold must be a whole number, got None"),
     ],
 )
-def test_a_file_that_does_not_fit_says_where(small_data, tmp_path, change, problem):
+def test_the_error_names_the_wrong_entry_of_a_split_file(small_data, tmp_path, change, problem):
     data, path = small_data(THIRTY), tmp_path / "split.json"
     draw_split(data, DataSettings(labels=3)).write(path)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    message = rejection(data, path)
-    assert message.startswith(f"Cannot use the split {path}: ")
+    message = read_error(data, path)
+    assert f"{path}: " in message
     assert problem in message
 
 
 @pytest.mark.parametrize("key", ["format", "data", "classes", "images", "labeled", "labels", "unlabeled", "fold"])
-def test_a_file_that_lacks_an_entry_says_which(small_data, tmp_path, key):
+def test_the_error_names_a_missing_entry_of_a_split_file(small_data, tmp_path, key):
     data, path = small_data(THIRTY), tmp_path / "split.json"
     draw_split(data, DataSettings(labels=3)).write(path)
     content = json.loads(path.read_text())
     del content[key]
     path.write_text(json.dumps(content))
-    assert rejection(data, path) == f"Cannot use the split {path}: it lacks '{key}'."
+    assert f"{path}: it lacks {key}." in read_error(data, path)
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"fold": ' + b"9" * 5000 + b"}"])
-def test_a_file_that_is_not_json_is_one_sentence(small_data, tmp_path, raw):
+def test_a_split_file_that_is_not_json_gives_one_clear_error(small_data, tmp_path, raw):
     path = tmp_path / "split.json"
     path.write_bytes(raw)
-    assert rejection(small_data(THIRTY), path).startswith(f"Cannot read the split {path}: it is not JSON (")
+    assert read_error(small_data(THIRTY), path).startswith(f"Cannot read {path}: it is not JSON (")
 
 
 @pytest.mark.parametrize("raw", ["[]", "3", "null", '"text"'])
-def test_json_that_is_no_table_is_refused(small_data, tmp_path, raw):
+def test_json_that_is_not_a_table_fails(small_data, tmp_path, raw):
     path = tmp_path / "split.json"
     path.write_text(raw)
-    assert rejection(small_data(THIRTY), path) == f"Cannot use the split {path}: it lacks 'format'."
+    assert f"{path}: it must be a table" in read_error(small_data(THIRTY), path)
 
 
-def test_a_file_that_is_not_there_is_one_sentence(small_data, tmp_path):
+def test_a_missing_split_file_gives_one_clear_error(small_data, tmp_path):
     missing = tmp_path / "split.json"
-    assert rejection(small_data(THIRTY), missing) == f"Cannot read the split {missing}: No such file or directory."
-    assert rejection(small_data(THIRTY), tmp_path) == f"Cannot read the split {missing}: No such file or directory."
+    for path in (missing, tmp_path):
+        assert f"{missing}: No such file or directory." in read_error(small_data(THIRTY), path)
 
 
 JSON = st.recursive(
@@ -416,7 +402,7 @@ JSON = st.recursive(
     key=st.sampled_from(["format", "data", "classes", "images", "labeled", "labels", "unlabeled", "fold"]), value=JSON
 )
 @QUICK
-def test_whatever_an_entry_holds_it_is_read_or_refused(small_data, tmp_path, key, value):
+def test_any_value_of_an_entry_is_read_or_gives_an_aggmatch_error(small_data, tmp_path, key, value):
     data, path = small_data(THIRTY), tmp_path / "split.json"
     split = draw_split(data, DataSettings(labels=3))
     split.write(path)

@@ -33,7 +33,7 @@ def test_epochs_hold_every_index_once_across_blocks_too():
         assert (epochs[first] == epochs[second]).float().mean() < 0.01
 
 
-def test_a_batch_longer_than_a_block_is_whole():
+def test_a_batch_longer_than_a_block_is_complete():
     whole = IndexStream(torch.arange(10), 3 * streams.BLOCK, 4).next()
     assert torch.equal(whole, take(IndexStream(torch.arange(10), streams.BLOCK // 4, 4), 12))
 
@@ -60,14 +60,14 @@ def test_processes_share_one_stream_across_blocks(size, batch):
 
 @pytest.mark.parametrize("size", [7, 40_000])
 @pytest.mark.parametrize("done", [0, 1, 9, 10])
-def test_a_resumed_stream_goes_on_exactly(size, done):
+def test_a_resumed_stream_continues_exactly(size, done):
     indices, batch = torch.arange(size), 16_000
     stopped = IndexStream(indices, batch, 5)
     for _ in range(done):
         stopped.next()
     state = json.loads(json.dumps(stopped.state_dict()))
     resumed = IndexStream(indices, batch, 5)
-    resumed.next()  # wherever it stands
+    resumed.next()  # the position before loading does not matter
     resumed.load_state_dict(state)
     assert torch.equal(take(resumed, 8), take(stopped, 8))
 
@@ -82,14 +82,14 @@ def test_the_state_is_two_integers():
     "state",
     [{}, {"block": 0}, {"block": -1, "position": 0}, {"block": 0, "position": -1}, {"block": 0, "position": 10**6}],
 )
-def test_a_state_of_another_stream_is_refused(state):
+def test_a_state_of_another_stream_fails(state):
     stream = IndexStream(torch.arange(10), 4, 0)
     with pytest.raises(AggMatchError, match="A stream of 10 indices cannot continue from"):
         stream.load_state_dict(state)
     assert stream.state_dict() == {"block": 0, "position": 0}
 
 
-def test_neighbouring_seeds_and_blocks_are_unrelated():
+def test_neighbouring_seeds_and_blocks_are_independent():
     size = streams.BLOCK
     orders = [take(IndexStream(torch.arange(size), size, seed), 2).view(2, size) for seed in (0, 1)]
     blocks = torch.cat(orders)
@@ -98,7 +98,7 @@ def test_neighbouring_seeds_and_blocks_are_unrelated():
             assert (blocks[first] == blocks[second]).sum() < 12  # one match on average
 
 
-def test_a_stream_depends_on_no_global_state_and_leaves_it_alone():
+def test_a_stream_neither_reads_nor_changes_global_state():
     torch.manual_seed(1)
     before = torch.get_rng_state()
     first = take(IndexStream(torch.arange(100), 10, 3), 5)
@@ -107,7 +107,7 @@ def test_a_stream_depends_on_no_global_state_and_leaves_it_alone():
     assert torch.equal(take(IndexStream(torch.arange(100), 10, 3), 5), first)
 
 
-def test_orders_are_made_once_per_block_and_batches_are_views_of_them(monkeypatch):
+def test_orders_are_made_once_per_block_and_batches_share_their_memory(monkeypatch):
     made = []
 
     def counted(*arguments):
@@ -131,7 +131,7 @@ def test_orders_are_made_once_per_block_and_batches_are_views_of_them(monkeypatc
         ((torch.arange(3), 4, 0, 2, 2), r"in \[0, 1\], got 2"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments, problem):
+def test_wrong_arguments_fail(arguments, problem):
     with pytest.raises(AggMatchError, match=problem):
         IndexStream(*arguments)
 
@@ -143,11 +143,11 @@ def test_a_balanced_batch_holds_equally_many_of_each_class():
         assert labels[stream.next()].tolist() == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_batch_that_cannot_be_balanced_is_refused():
+def test_a_batch_size_that_cannot_be_balanced_fails():
     with pytest.raises(AggMatchError, match="train.batch must be a multiple of 2, .*, got 3"):
         BalancedStream(torch.arange(2), torch.tensor([0, 1]), ("cat", "dog"), 3, 0)
 
 
-def test_a_class_that_noise_has_left_without_a_label_is_named():
-    with pytest.raises(AggMatchError, match="labelled as class 'dog', .* Label noise or the split file leaves it none"):
+def test_the_error_names_a_class_that_lost_all_labels_to_noise():
+    with pytest.raises(AggMatchError, match="No image has the label 'dog'.*data.noise_rate"):
         BalancedStream(torch.arange(3), torch.tensor([0, 2, 2]), ("cat", "dog", "horse"), 3, 0)

@@ -19,7 +19,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_svhn_is_read_with_ten_as_the_digit_zero(folder):
+def test_label_10_of_svhn_is_the_digit_zero(folder):
     data = load("svhn", folder)
     assert data.train.labels.tolist() == [0, 1, 9, 0, 2]
     assert data.train.pixels.is_contiguous()
@@ -49,26 +49,26 @@ def test_training_and_test_images_come_from_their_own_files(folder):
         ({"X": "text", "y": LABELS}, "X is <U4 of shape (1,)"),
     ],
 )
-def test_wrong_content_names_the_file_and_what_to_do(folder, content, problem):
+def test_an_error_names_the_file_with_wrong_content(folder, content, problem):
     path = folder / "train_32x32.mat"
     savemat(path, content)
     with pytest.raises(AggMatchError) as error:
         load("svhn", folder)
-    assert str(error.value).startswith(f"{path} is damaged (")
+    assert str(error.value).startswith(f"{path} is corrupt (")
     assert problem in str(error.value)
 
 
 @pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.95])
-def test_a_truncated_file_is_damaged(folder, share):
+def test_a_truncated_file_is_corrupt(folder, share):
     path = folder / "test_32x32.mat"
     os.truncate(path, int(share * path.stat().st_size))
     with pytest.raises(AggMatchError) as error:
         load("svhn", folder)
-    assert str(error.value).startswith(f"{path} is damaged (")
+    assert str(error.value).startswith(f"{path} is corrupt (")
     assert str(error.value).endswith("Delete it and fetch it again with --download.")
 
 
-def test_a_file_that_is_not_a_mat_file_is_damaged(folder):
+def test_a_file_that_is_not_a_mat_file_is_corrupt(folder):
     (folder / "train_32x32.mat").write_bytes(b"<html>" * 100)
-    with pytest.raises(AggMatchError, match=r"train_32x32\.mat is damaged"):
+    with pytest.raises(AggMatchError, match=r"train_32x32\.mat is corrupt"):
         load("svhn", folder)

@@ -1,4 +1,4 @@
-"""Commands, settings and links of every page are of this version."""
+"""Commands, settings, links and paths on every page exist in this version."""
 
 import re
 import shlex
@@ -16,11 +16,14 @@ from aggmatch.data import SOURCES
 from aggmatch.experiments import compare, reproduce
 from aggmatch.experiments.paper import find_table
 from aggmatch.methods import METHODS, load_method
+from aggmatch.registry import is_code
 from aggmatch.settings import RunSettings, resolve
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
     *sorted(ROOT.glob("docs/**/*.md")),
     ROOT / "results/README.md",
     ROOT / "benchmarks/README.md",
@@ -74,7 +77,7 @@ def plan(command: str, words: dict[str, Any]) -> None:
         reproduce.plan(table, layers, Path("runs"))
         return
     data = words.get("data") or "digits"
-    assert data in SOURCES or data in ("flowers", "photos")  # folders of one's own
+    assert data in SOURCES or is_code(data) or data in ("flowers", "photos")  # folders of images
     layers.insert(0, Layer("the page", {"data.name": data}))
     if command == "compare":
         compare.plan(listed(words["methods"]) or METHODS.names(), words["folds"], layers)
@@ -86,8 +89,7 @@ def plan(command: str, words: dict[str, Any]) -> None:
 
 
 @every_page
-def test_the_commands_of_a_block_parse_and_their_settings_resolve(page, margin, monkeypatch):
-    monkeypatch.syspath_prepend(margin)
+def test_the_commands_of_a_block_parse_and_their_settings_resolve(page, guides):
     for name, *words in command_lines(page):
         plan(name, COMMANDS[name].make_context(name, words).params)
 
@@ -97,10 +99,17 @@ def test_the_blocks_with_commands_are_found():
     assert found["README.md"] >= 10
     assert found["docs/reproduce.md"] >= 8
     assert {page for page, count in found.items() if count} >= {
-        "docs/add-a-method.md",
         "docs/analysis.md",
+        "docs/extending/backbone.md",
+        "docs/extending/data-set.md",
+        "docs/extending/figure.md",
+        "docs/extending/method.md",
+        "docs/extending/view.md",
+        "docs/own-images.md",
         "docs/performance.md",
+        "docs/quick-start.md",
         "docs/report.md",
+        "docs/safety.md",
         "docs/settings.md",
         "results/README.md",
         "benchmarks/README.md",
@@ -130,6 +139,8 @@ def test_settings_within_sentences_exist_and_their_values_resolve(page):
 @every_page
 def test_a_configuration_file_on_a_page_resolves(page, tmp_path):
     for block in blocks(page, "toml"):
+        if "entry-points" in block:  # of a package, tested with the guides
+            continue
         (tmp_path / "run.toml").write_text(block)
         resolve([read_file(tmp_path / "run.toml")])
 
@@ -145,3 +156,10 @@ def test_links_to_headings_lead_to_one(page):
     for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
         headings = re.findall(r"^#+ (.*)$", (page.parent / target if target else page).read_text(), flags=re.M)
         assert anchor in {re.sub(r"[^\w\s-]", "", heading.lower()).replace(" ", "-") for heading in headings}, anchor
+
+
+@every_page
+def test_files_named_within_sentences_exist(page):
+    for span in code_spans(page):
+        if re.fullmatch(r"([a-z_]+/)+[a-z_]+\.(py|css|html)|([a-z_]+/){2,}", span):
+            assert any((place / span).exists() for place in (ROOT, ROOT / "src/aggmatch", page.parent)), span

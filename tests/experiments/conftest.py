@@ -1,4 +1,4 @@
-"""A table small enough to be trained in a test, and what trains it."""
+"""A table that is small enough to train in a test."""
 
 import json
 from collections import deque
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import aggmatch
 from aggmatch.config import Layer
 from aggmatch.experiments import reproduce
 from aggmatch.experiments.paper import PaperTable, grid, method, on
@@ -43,7 +44,7 @@ def tiny() -> PaperTable:
 
 @pytest.fixture
 def plan(tiny: PaperTable, tmp_path: Path):
-    """Plans runs of the tiny table, or of another one, in the test's folder, as if these asked for quick runs."""
+    """Plans runs of the tiny table, or of another one, in the test's folder, as if the table asked for quick runs."""
 
     def make(table: PaperTable = tiny, folds: int | None = None, **changes: object) -> Plan:
         layers = [Layer("the test", {key.replace("__", "."): value for key, value in changes.items()})]
@@ -58,7 +59,7 @@ def plan(tiny: PaperTable, tmp_path: Path):
 
 @pytest.fixture
 def follow():
-    """Trains a run and remembers its title."""
+    """Trains a run and records its title."""
 
     def train(run, title: str) -> None:
         train.titles.append(title)  # type: ignore[attr-defined]
@@ -70,18 +71,20 @@ def follow():
 
 @pytest.fixture
 def words() -> list[str]:
-    """Words of the command line that make a run quick."""
+    """Options of the command line that make a run quick."""
     return WORDS
 
 
 @pytest.fixture
 def pretend():
-    """Makes a folder that looks like a run which was trained to its end, or up to a step."""
+    """Writes a folder that looks like a finished run, or like one that stopped at a step."""
 
     def make(planned, accuracy: float, step: int | None = None) -> None:
         folder, train = planned.folder, planned.settings.train
         folder.path.mkdir(parents=True)
         folder.write_json(folder.config, planned.settings.to_dict())
+        data = planned.settings.data
+        folder.write_json(folder.split, {"labeled": list(range(data.labels)), "fold": data.fold})
         done = train.steps if step is None else step
         evaluation = {"accuracy_average": accuracy, "accuracy_online": accuracy - 1}
         records = [{"step": 2, "seconds": 3.0, "loss": 1.0}, {"step": done, "seconds": 7.0, "loss": 1.0} | evaluation]
@@ -90,11 +93,16 @@ def pretend():
         (folder.checkpoints / f"step-{done:08d}-{'0' * 16}.safetensors").touch()
         if step is None:
             by_class = {str(digit): accuracy + digit for digit in range(10)}
-            settings = planned.settings
-            run = {"data": settings.data.name, "labels": settings.data.labels, "fold": settings.data.fold}
-            run |= {"method": settings.method_name, "network": train.evaluated, "steps": done, "seconds": 7.0}
+            run = {"data": data.name, "labels": data.labels, "fold": data.fold}
+            run |= {"method": planned.settings.method_name, "network": train.evaluated, "steps": done, "seconds": 7.0}
             figures = {"accuracy": accuracy, "accuracy_median_of_last_20": accuracy, "class_accuracy": by_class}
             place = {"hardware": "a CPU", "versions": {"aggmatch": "0.1.0"}, "finished": "2026-01-01T00:00:00+00:00"}
             folder.write_json(folder.summary, run | figures | evaluation | place)
 
     return make
+
+
+@pytest.fixture
+def importable(monkeypatch):
+    """Lets child processes find the package if it is not installed."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(aggmatch.__file__).parents[1]))

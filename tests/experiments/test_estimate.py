@@ -26,7 +26,7 @@ def quiet(line: str) -> None:
     pass
 
 
-def test_runs_that_differ_in_what_takes_no_time_are_of_one_kind():
+def test_runs_are_of_one_kind_if_their_steps_take_equally_long():
     first = settings(data__name="cifar10", data__labels=40)
     same = settings(data__name="svhn", data__labels=250, data__fold=2, train__steps=7, train__seed=1)
     assert kind(first) == kind(same)
@@ -35,7 +35,7 @@ def test_runs_that_differ_in_what_takes_no_time_are_of_one_kind():
     assert kind(first) != kind(settings(data__name="cifar100", model__name="wrn-28-2", train__batch=64))
 
 
-def test_the_pace_of_a_run_in_the_folder_is_taken_from_its_clock(plan, pretend, monkeypatch):
+def test_the_pace_of_a_run_in_the_folder_is_taken_from_its_log(plan, pretend, monkeypatch):
     monkeypatch.setattr(module, "measure", lambda settings: StepPace(9.0, WHOLE))
     made = plan()
     pretend(made.runs[0], 50.0)
@@ -46,7 +46,7 @@ def test_the_pace_of_a_run_in_the_folder_is_taken_from_its_clock(plan, pretend, 
     assert len(paces) == 2
 
 
-def test_each_kind_is_measured_once_and_finished_ones_not_at_all(plan, pretend, monkeypatch):
+def test_each_unfinished_kind_is_measured_once(plan, pretend, monkeypatch):
     measured = []
 
     def remember(settings):
@@ -62,7 +62,7 @@ def test_each_kind_is_measured_once_and_finished_ones_not_at_all(plan, pretend, 
     assert measured == ["fixmatch"]
 
 
-def test_measuring_can_be_stopped_and_what_was_measured_is_kept(plan, monkeypatch):
+def test_measuring_can_be_interrupted_and_keeps_what_was_measured(plan, monkeypatch):
     paces = iter([StepPace(1.0, WHOLE)])
 
     def interrupted(settings):
@@ -75,7 +75,7 @@ def test_measuring_can_be_stopped_and_what_was_measured_is_kept(plan, monkeypatc
     said: list[str] = []
     runs = plan().runs
     found = find_paces(runs, said.append)
-    assert said[0].startswith("Measuring a step of supervised with small-4 (1 of 2; Ctrl-C")
+    assert said[0].startswith("Measuring a step of supervised with small-4 (1 of 2")
     assert said[-1] == "Measuring was stopped."
     assert found[kind(runs[0].settings)] == StepPace(1.0, WHOLE)
     assert found[kind(runs[-1].settings)].origin == GUESSED
@@ -97,7 +97,7 @@ def test_work_grows_with_the_network_the_batch_and_the_views():
     assert 15 < wide / small < 17
 
 
-def test_kinds_beyond_the_time_for_measuring_are_guessed_by_their_work(monkeypatch, tmp_path):
+def test_kinds_for_which_no_time_is_left_are_guessed_by_their_work(monkeypatch, tmp_path):
     made = reproduce.plan(narrow(TABLES["main"], {"data.labels": [400]}), [], tmp_path, folds=1)
     clock = iter(range(0, 1000, 20))
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
@@ -166,10 +166,10 @@ def test_the_outlook_lists_every_run_with_its_state_and_sums_up(plan, pretend):
     assert list(times.notes[1:]) == ["- a guess (1 run)", "- a clock (2 runs)"]
 
 
-def test_what_runs_at_once_gain_is_not_pretended_to_be_known(plan):
+def test_the_gain_of_parallel_runs_is_called_unknown(plan):
     made = plan(folds=1)
     paces = {kind(run.settings): StepPace(1.0, "a guess") for run in made.runs}
-    assert "How much sooner --at-once 2 ends is not known." in estimate(made, paces, 2).notes[0]
+    assert "--at-once 2" in estimate(made, paces, 2).notes[0]
     assert "at-once" not in estimate(made, paces).notes[0]
 
 
@@ -179,7 +179,7 @@ def test_variants_of_a_method_are_named(tmp_path):
     assert outlook(made).rows[0][4] == estimate(made, paces).rows[0][3] == "confidence off, refine false"
 
 
-def test_nothing_left_is_said_in_one_sentence(plan, pretend):
+def test_if_all_runs_are_finished_a_sentence_says_so(plan, pretend):
     made = plan()
     for run in made.runs:
         pretend(run, 50.0)

@@ -39,13 +39,13 @@ def cell(table: str, row: str, column: str) -> Cell:
         ("momentum", "momentum network", "CIFAR-10, 40", 92.09, None),
     ],
 )
-def test_figures_are_those_of_the_paper(table, row, column, mean, std):
+def test_the_numbers_are_those_of_the_paper(table, row, column, mean, std):
     figure = cell(table, row, column).paper
     assert figure
     assert (figure.mean, figure.std) == (mean, std)
 
 
-def test_what_the_paper_does_not_state_has_no_figure():
+def test_a_dash_is_a_cell_without_a_number():
     assert cell("main", "PAWS", "SVHN, 40").paper is None
     assert cell("momentum", "online network", "CIFAR-10, 40").paper is None
     assert sum(cell.paper is not None for cell in TABLES["main"].cells) == 35
@@ -61,7 +61,7 @@ def test_the_main_table_has_nine_methods_in_six_columns():
 
 def test_the_classes_of_the_per_class_table_are_those_of_the_data_set_and_average_to_its_total():
     table = TABLES["per-class"]
-    assert tuple(cell.of_class for cell in table.cells[:10]) == SOURCES["cifar10"].classes
+    assert tuple(cell.of_class for cell in table.cells[:10]) == SOURCES.load("cifar10").classes
     for row in table.rows:
         *classes, total = [cell.paper.mean for cell in table.cells if cell.row == row and cell.paper]
         assert sum(classes) / 10 == pytest.approx(total)
@@ -120,17 +120,17 @@ def test_noise_flips_labels_of_similar_classes():
     }
 
 
-def test_a_row_with_too_few_figures_is_a_mistake():
+def test_a_row_with_too_few_numbers_is_an_error():
     with pytest.raises(ValueError, match="zip"):
         grid({"a": {}, "b": {}}, {"row": ({}, "1.0")})
 
 
-def test_a_figure_may_have_no_deviation():
+def test_a_number_may_have_no_deviation():
     assert (Figure("92.09").mean, Figure("92.09").std) == (92.09, None)
     assert paper.printed("–") is None
 
 
-def test_an_unknown_table_is_answered_with_the_nearest():
+def test_the_error_for_an_unknown_table_names_the_nearest():
     assert find_table("queue") is TABLES["queue"]
     with pytest.raises(AggMatchError, match="Unknown table 'queues'. Did you mean 'queue'?"):
         find_table("queues")

@@ -7,14 +7,13 @@ import pytest
 
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.paper import PaperTable, by_class, grid, method, on
-from aggmatch.experiments.paper_comparison import Filled, fill, say_left_out
-from aggmatch.experiments.planned import train_in_turn
-from aggmatch.experiments.reproduce import collect
+from aggmatch.experiments.paper_comparison import Filled, describe_left_out, fill
+from aggmatch.experiments.planned import collect, train_in_turn
 
 
 @pytest.fixture
 def filled(plan, pretend):
-    """The tiny table filled with figures by (method, labels, fold), a step with them for unfinished runs."""
+    """The tiny table filled with accuracies by (method, labels, fold), with a step for unfinished runs."""
 
     def make(figures, any_length: bool = False, **changes) -> Filled:
         made = plan(**changes)
@@ -32,7 +31,7 @@ def rows(table):
     return [list(row) for row in table.rows]
 
 
-def test_ours_stand_above_the_papers_figures_and_a_dash_where_there_is_none(filled):
+def test_our_numbers_are_above_those_of_the_paper(filled):
     figures = {("supervised", 10, 0): (61.0,), ("supervised", 10, 1): (64.0,)}
     table = filled(figures).grid()
     spread = statistics.stdev([61, 64])
@@ -48,7 +47,7 @@ def test_ours_stand_above_the_papers_figures_and_a_dash_where_there_is_none(fill
     assert "Ours: average network after the last step, sample deviation; a CPU." in table.notes
 
 
-def test_a_table_without_any_run_is_all_dashes(filled):
+def test_a_table_without_runs_has_no_numbers_of_ours(filled):
     table = filled({}).grid()
     assert {cell for row in rows(table) if row[1] == "ours" for cell in row[2:]} == {None}
     assert not any("Ours" in note for note in table.notes)
@@ -60,14 +59,14 @@ def test_fewer_folds_are_marked(filled):
     assert "† 1 fold of 4 steps" in table.notes
 
 
-def test_fewer_steps_than_the_protocols_are_marked(filled):
+def test_fewer_steps_are_marked(filled):
     figures = {("supervised", 10, fold): (61.0,) for fold in (0, 1)}
     table = filled(figures, train__steps=3).grid()
     assert rows(table)[0][2] == "61.00 ± 0.00 †"
     assert "† 2 folds of 3 steps" in table.notes
 
 
-def test_unfinished_runs_show_their_last_evaluation_and_say_so(filled):
+def test_unfinished_runs_show_their_last_evaluation_and_are_marked(filled):
     figures = {("supervised", 10, 0): (61.0, 3), ("fixmatch", 20, 0): (50.0,)}
     table = filled(figures).grid()
     assert rows(table)[0][2] == "61.00 †"
@@ -77,12 +76,12 @@ def test_unfinished_runs_show_their_last_evaluation_and_say_so(filled):
     assert any("after the last step, of unfinished runs at their last evaluation, " in note for note in table.notes)
 
 
-def test_where_no_run_is_finished_nothing_is_said_of_a_last_step(filled):
+def test_the_note_on_the_last_step_is_left_out_if_no_run_is_finished(filled):
     notes = filled({("supervised", 10, 0): (61.0, 3)}).grid().notes
     assert "Ours: average network at the last evaluation of unfinished runs, sample deviation." in notes
 
 
-def test_settings_that_are_not_the_tables_are_marked_and_named_everywhere(filled):
+def test_settings_that_differ_from_the_table_are_marked_and_named(filled):
     figures = {("supervised", 10, fold): (61.0,) for fold in (0, 1)}
     result = filled(figures, optim__lr=0.5, train__seed=3)
     note = "† 2 folds of 4 steps; optim.lr is 0.5, not 0.03; train.seed is 3, not 0"
@@ -115,7 +114,7 @@ def test_a_run_that_was_never_evaluated_does_not_count(plan, pretend):
     made = plan()
     pretend(made.runs[0], 10.0, step=3)
     (result,) = collect(made.runs)
-    assert fill(made, [replace(result, curve=[])], any_length=False).ours == {}
+    assert fill(made, [replace(result, records=[])], any_length=False).ours == {}
 
 
 def test_of_stored_runs_the_longest_finished_ones_count(plan, pretend):
@@ -125,9 +124,9 @@ def test_of_stored_runs_the_longest_finished_ones_count(plan, pretend):
     pretend(long.runs[0], 61.0)
     results = collect([*short.runs, *long.runs])
     place = ("Labels only", "10 labels")
-    assert fill(long, results, any_length=True).ours[place].values == (61.0,)
-    assert fill(short, results, any_length=False).ours[place].values == (10.0, 12.0)
-    assert fill(short, results[:2], any_length=True).ours[place].values == (10.0, 12.0)
+    assert fill(long, results, any_length=True).ours[place].values == [61.0]
+    assert fill(short, results, any_length=False).ours[place].values == [10.0, 12.0]
+    assert fill(short, results[:2], any_length=True).ours[place].values == [10.0, 12.0]
     assert fill(long, results[:2], any_length=False).ours == {}
 
 
@@ -137,7 +136,7 @@ def test_how_often_a_run_was_evaluated_does_not_matter(plan, pretend):
     assert len(fill(plan(), collect(often.runs), any_length=True).ours) == 1
 
 
-def test_a_run_of_other_settings_stays_out_and_the_setting_is_named(plan, pretend):
+def test_a_run_of_other_settings_is_left_out_and_the_setting_is_named(plan, pretend):
     other = plan(optim__lr=0.5)
     pretend(other.runs[0], 61.0)
     results = collect(other.runs)
@@ -149,25 +148,25 @@ def test_a_run_of_other_settings_stays_out_and_the_setting_is_named(plan, preten
 
 
 def left_out(made, results, any_length=True):
-    return say_left_out(made, results, fill(made, results, any_length=any_length), any_length=any_length)
+    return describe_left_out(made, results, fill(made, results, any_length=any_length), any_length=any_length)
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_runs_that_differ_in_cadence_alone_the_better_founded_has_the_place(plan, pretend, order):
+def test_of_runs_that_differ_only_in_cadence_the_most_complete_counts(plan, pretend, order):
     few, many = plan(), plan(train__log_every=1)
     for made in (few, many):
         pretend(made.runs[0], 61.0)
     (less,), (more,) = (collect(made.runs) for made in (few, many))
-    more = replace(more, curve=[{"step": 2, "accuracy_average": 50.0, "accuracy_online": 50.0}, *more.curve])
+    more = replace(more, records=[{"step": 2, "accuracy_average": 50.0, "accuracy_online": 50.0}, *more.records])
     results = [less, more][::order]
-    assert fill(few, results, any_length=True).used == {more.key}
+    assert fill(few, results, any_length=True).runs.keys() == {more.key}
     assert left_out(few, results) == [
-        "Left out, because another one of the same settings and fold is there: "
+        "Left out, because the table shows another run of the same settings and fold: "
         "supervised on digits, 10 labels, fold 0, 4 steps."
     ]
 
 
-def test_the_reason_is_given_for_every_result_that_has_no_place(plan, pretend, tiny):
+def test_every_run_that_is_left_out_has_a_reason(plan, pretend, tiny):
     short, long, more = plan(train__steps=3), plan(), plan(folds=4)
     for run in (short.runs[0], long.runs[0], long.runs[-1], more.runs[2], more.runs[3]):
         pretend(run, 61.0)
@@ -175,19 +174,19 @@ def test_the_reason_is_given_for_every_result_that_has_no_place(plan, pretend, t
     narrowed = plan(replace(tiny, cells=tiny.cells[:1]))
     elsewhere = "Left out, because no cell asks for such a run: fixmatch on digits, 20 labels, fold 1, 4 steps."
     folds = (
-        "Left out, because only 2 folds from 0 on are asked for: supervised on digits, 10 labels, fold 2, 4 steps; "
-        "supervised on digits, 10 labels, fold 3, 4 steps."
+        "Left out, because the table asks for 2 folds, from fold 0 on: "
+        "supervised on digits, 10 labels, fold 2, 4 steps; supervised on digits, 10 labels, fold 3, 4 steps."
     )
     shorter = "supervised on digits, 10 labels, fold 0, 3 steps."
-    went_further = f"Left out, because others of its cell went further: {shorter}"
+    went_further = f"Left out, because other runs of its cell went further: {shorter}"
     assert left_out(narrowed, results) == [went_further, elsewhere, folds]
     other_length = f"Left out, because train.steps is 3, not 4: {shorter}"
     assert left_out(narrowed, results, any_length=False) == [other_length, elsewhere, folds]
-    (unevaluated,) = left_out(long, [replace(results[1], result=None, curve=[])])
+    (unevaluated,) = left_out(long, [replace(results[1], summary=None, records=[])])
     assert unevaluated.startswith("Left out, because it was not evaluated yet: ")
 
 
-def test_of_many_results_left_out_for_one_reason_a_few_are_named(plan, pretend):
+def test_of_many_runs_left_out_for_one_reason_a_few_are_named(plan, pretend):
     made = plan(optim__lr=0.5)
     for run in made.runs[:6]:
         pretend(run, 61.0)
@@ -195,24 +194,6 @@ def test_of_many_results_left_out_for_one_reason_a_few_are_named(plan, pretend):
     assert len(sentences) == 1
     assert sentences[0].count(" on digits, ") == 3
     assert sentences[0].endswith("; 3 more.")
-
-
-def test_a_result_that_this_version_cannot_run_is_no_figure(plan, pretend):
-    made = plan()
-    pretend(made.runs[0], 61.0)
-    (result,) = collect(made.runs)
-    unknown = replace(result, configuration={**result.configuration, "method": {"name": "nonsense"}})
-    assert fill(made, [unknown], any_length=True).ours == {}
-    assert left_out(made, [unknown]) == ["Left out, because this version cannot run it: a stored run."]
-
-
-def test_a_result_from_before_a_setting_existed_has_it_at_its_default(plan, pretend):
-    made = plan()
-    pretend(made.runs[0], 61.0)
-    (result,) = collect(made.runs)
-    train = {key: value for key, value in result.configuration["train"].items() if key != "evaluated"}
-    older = replace(result, configuration={**result.configuration, "train": train})
-    assert "61.00 †" in fill(made, [older], any_length=False).grid().markdown()
 
 
 def test_a_table_by_class_takes_class_accuracies_of_one_run(plan, pretend):
@@ -228,7 +209,7 @@ def test_a_table_by_class_takes_class_accuracies_of_one_run(plan, pretend):
         ["", "median", None, None, "61"],
         ["", "paper", "1.0", "2.25", "3"],
     ]
-    assert len(result.used) == 1
+    assert len(result.runs) == 1
 
 
 def test_an_unfinished_run_has_no_class_accuracies_yet(plan, pretend):
@@ -238,7 +219,7 @@ def test_an_unfinished_run_has_no_class_accuracies_yet(plan, pretend):
     assert list(fill(made, collect(made.runs), any_length=False).ours) == [("FixMatch", "all")]
 
 
-def test_a_terminal_gets_the_grid_if_it_fits_and_a_line_a_cell_if_not(filled):
+def test_a_terminal_shows_the_grid_if_it_fits_and_one_line_per_cell_if_not(filled):
     result = filled({("supervised", 10, 0): (61.0,), ("supervised", 20, 0): (50.0, 3)})
     assert result.fitting(result.grid().width).columns == result.grid().columns
     narrow = result.fitting(result.grid().width - 1)
@@ -289,9 +270,9 @@ def test_files_hold_the_grid_for_readers_and_the_numbers_for_machines(filled, tm
     }
 
 
-def test_a_place_that_cannot_be_written_to_is_named(filled, tmp_path):
+def test_the_error_for_a_folder_that_cannot_be_written_names_it(filled, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(AggMatchError, match="Cannot write to .*file/out: Not a directory"):
+    with pytest.raises(AggMatchError, match="file/out"):
         filled({}).write(tmp_path / "file/out")
 
 
@@ -300,8 +281,8 @@ def test_a_trained_table_shows_the_accuracies_of_its_summaries(plan, follow):
     assert list(train_in_turn(made.runs, follow)) == []
     assert len(follow.titles) == 8
     table = fill(made, collect(made.runs), any_length=False)
-    summaries = [run.folder.read_json(run.folder.summary) for run in made.runs[:2]]
-    assert table.ours["Labels only", "10 labels"].values == tuple(summary["accuracy"] for summary in summaries)
+    summaries = [json.loads(run.folder.summary.read_text()) for run in made.runs[:2]]
+    assert table.ours["Labels only", "10 labels"].values == [summary["accuracy"] for summary in summaries]
     assert table.marks() == {}
     assert list(train_in_turn(made.runs, follow)) == []
     assert len(follow.titles) == 8, "nothing is trained twice"

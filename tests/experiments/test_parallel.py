@@ -1,58 +1,52 @@
-"""Processes that train; each costs a second or two of importing torch."""
+"""Processes that train; each takes a second or two to import torch."""
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
-import aggmatch
-from aggmatch.experiments import parallel as children
-from aggmatch.experiments.parallel import AtOnce, Child, Event
-from aggmatch.experiments.planned import Failure
+from aggmatch.experiments import parallel
+from aggmatch.experiments.parallel import Child, Event, ParallelTraining
+from aggmatch.experiments.planned import Failure, PlannedRun
+from aggmatch.settings import resolve
+
+pytestmark = pytest.mark.usefixtures("importable")
 
 
-@pytest.fixture(autouse=True)
-def importable(monkeypatch):
-    """Lets children find the package where it is not installed."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(aggmatch.__file__).parents[1]))
-
-
-def test_runs_are_trained_and_a_failing_one_leaves_the_others_alone(plan, pretend):
+def test_runs_are_trained_and_if_one_fails_the_others_go_on(plan, pretend):
     finished, good, bad, *_ = plan().runs
     pretend(finished, 50.0)
     bad.path.mkdir(parents=True)
     (bad.path / "something").touch()
-    events = list(AtOnce([finished, good, bad], 2).train())
+    events = list(ParallelTraining([finished, good, bad], 2).train())
     failures = [event for event in events if isinstance(event, Failure)]
-    assert [(failure.run, failure.reason) for failure in failures] == [
-        (bad, f"{bad.path} is not empty and holds no run. Choose another --out.")
-    ]
-    told = [(event.what, event.record and event.record["step"]) for event in events if event.run is good]  # type: ignore[union-attr]
-    assert told == [("started", None), ("evaluated", 2), ("evaluated", 4), ("finished", None)]
+    assert [failure.run for failure in failures] == [bad]
+    assert str(bad.path) in failures[0].reason
+    seen = [(event.what, event.record and event.record["step"]) for event in events if event.run is good]  # type: ignore[union-attr]
+    assert seen == [("started", None), ("logged", 2), ("logged", 4), ("finished", None)]
     assert good.finished
     assert not any(event.run is finished for event in events)
 
 
-def test_a_signal_saves_all_and_the_same_runs_go_on(plan):
+def test_a_signal_saves_all_runs_and_they_can_be_resumed(plan):
     run, never = plan(train__steps=100_000).runs[:2]
-    training = AtOnce([run, never], 1)
+    training = ParallelTraining([run, never], 1)
     events = []
     for event in training.train():
         events.append(event.what if isinstance(event, Event) else event.reason)
-        if events[-1] == "evaluated" and not training.stopped_by:
+        if events[-1] == "logged" and not training.stopped_by:
             os.kill(os.getpid(), signal.SIGTERM)
     assert training.stopped_by == signal.SIGTERM
     assert (events[0], events[-1]) == ("started", "stopped")
     assert run.steps_done > 0
     assert never.state == "missing"
     done = run.steps_done
-    again = AtOnce([run], 1).train()
+    again = ParallelTraining([run], 1).train()
     assert next(event for event in again if isinstance(event, Event) and event.record).record["step"] > done  # type: ignore[index]
     again.close()
 
 
-def test_giving_up_on_the_events_leaves_no_process_behind(plan, monkeypatch):
+def test_closing_the_generator_leaves_no_process_behind(plan, monkeypatch):
     made = []
 
     class Recorded(Child):
@@ -60,8 +54,8 @@ def test_giving_up_on_the_events_leaves_no_process_behind(plan, monkeypatch):
             super().__init__(*arguments)
             made.append(self.process)
 
-    monkeypatch.setattr(children, "Child", Recorded)
-    training = AtOnce(plan(train__steps=100_000).runs, 2).train()
+    monkeypatch.setattr(parallel, "Child", Recorded)
+    training = ParallelTraining(plan(train__steps=100_000).runs, 2).train()
     next(training)
     next(training)
     sessions = [os.getsid(process.pid) for process in made]
@@ -70,45 +64,57 @@ def test_giving_up_on_the_events_leaves_no_process_behind(plan, monkeypatch):
     assert [process.poll() for process in made] == [-signal.SIGKILL] * 2
 
 
-def test_cores_are_shared_unless_the_user_says_otherwise(plan, monkeypatch, tmp_path):
-    monkeypatch.setattr(children, "cores", lambda: 7)
-    assert AtOnce([], 2).threads == 3
-    assert AtOnce([], 20).threads == 1
+def test_runs_share_the_cores_unless_the_user_sets_the_threads(plan, monkeypatch, tmp_path):
+    monkeypatch.setattr(parallel, "cores", lambda: 7)
+    assert ParallelTraining([], 2).threads == 3
+    assert ParallelTraining([], 20).threads == 1
     seen = []
     monkeypatch.setattr("subprocess.Popen", lambda *_, env, **__: seen.append(env["OMP_NUM_THREADS"]))
     run = plan().runs[0]
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    Child(run, tmp_path, 3)
+    Child(run, tmp_path, 0, 3)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    Child(run, tmp_path, 3)
+    Child(run, tmp_path, 1, 3)
     assert seen == ["3", "1"]
 
 
-def test_only_new_and_whole_lines_of_a_log_are_told(plan, pretend, tmp_path, monkeypatch):
+def test_only_new_and_whole_lines_of_a_log_are_read(plan, pretend, tmp_path, monkeypatch):
     run = plan().runs[0]
     pretend(run, 50.0, step=3)
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: None)
-    child = Child(run, tmp_path, 1)
-    assert list(child.evaluations()) == []
+    child = Child(run, tmp_path, 0, 1)
+    assert list(child.new_records()) == []
     with run.folder.metrics.open("a") as file:
         file.write('{"step": 4, "loss": 1.0}\n{"step": 6, "accuracy_average": 1.0}\n{"step": 8, "accur')
-    assert [record["step"] for record in child.evaluations()] == [6]
+    assert [record["step"] for record in child.new_records()] == [4, 6]
     with run.folder.metrics.open("a") as file:
         file.write('acy_average": 2.0}\n')
-    assert [record["step"] for record in child.evaluations()] == [8]
+    assert [record["step"] for record in child.new_records()] == [8]
     run.folder.metrics.write_text('{"step": 2, "accuracy_average": 1.0}\n')  # cut back by a resume
-    assert list(child.evaluations()) == []
+    assert list(child.new_records()) == []
     with run.folder.metrics.open("a") as file:
         file.write('{"step": 3, "accuracy_average": 3.0}\n')
-    assert [record["step"] for record in child.evaluations()] == [3]
+    assert [record["step"] for record in child.new_records()] == [3]
 
 
-def test_a_child_that_dies_without_a_word_is_named_by_its_code(plan, tmp_path, monkeypatch):
+def test_the_reason_of_a_failure_is_the_last_line_printed_or_the_exit_code(plan, tmp_path, monkeypatch):
     class Dead:
         returncode = -9
 
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: Dead())
-    child = Child(plan().runs[0], tmp_path, 1)
-    assert child.reason() == "It ended with code -9 and without a word."
+    child = Child(plan().runs[0], tmp_path, 0, 1)
+    assert "code -9" in child.reason()
     child.errors.write_text("Warning: something\nError: Too little memory.\n")
     assert child.reason() == "Too little memory."
+
+
+def test_code_that_the_settings_name_is_allowed_on_the_command_line_of_the_child(plan, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("from aggmatch.methods.supervised import Supervised\n\nMine = Supervised\n")
+    name = f"{tmp_path / 'mine.py'}:Mine"
+    words: list[list[str]] = []
+    monkeypatch.setattr("subprocess.Popen", lambda given, **_: words.append(given))
+    settings = resolve({"method.name": name})
+    Child(PlannedRun(settings, tmp_path / "run", "mine"), tmp_path, 0, 1)
+    Child(plan().runs[0], tmp_path, 1, 1)
+    assert words[0][words[0].index("--allow-code") + 1] == name
+    assert "--allow-code" not in words[1]

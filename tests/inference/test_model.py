@@ -1,6 +1,7 @@
-"""Models from the folders of their runs: they predict as they did when the run ended."""
+"""Models from run folders predict as they did at the end of their runs."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ def run(request, tmp_path_factory) -> loop.Run:
     return run
 
 
-def test_a_model_predicts_what_its_run_was_judged_by(run):
+def test_a_model_reproduces_the_accuracy_in_the_summary(run):
     model = TrainedModel.load(str(run.folder.path))
     test = run.data.test
     probs = model.predict(test.pixels)
@@ -34,10 +35,11 @@ def test_a_model_predicts_what_its_run_was_judged_by(run):
     assert not probs.requires_grad
     torch.testing.assert_close(probs.sum(1), torch.ones(360))
     right = (probs.argmax(1) == test.labels).sum()
-    assert 100 * int(right) / 360 == run.folder.read_json(run.folder.summary)["accuracy"]
+    assert 100 * int(right) / 360 == run.folder.result()["accuracy"]
+    assert model.evaluate(run.data).accuracy == run.folder.result()["accuracy"]
 
 
-def test_loading_and_predicting_leave_the_callers_random_numbers_and_images_alone(run):
+def test_loading_and_predicting_change_neither_random_numbers_nor_images(run):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -51,13 +53,13 @@ def test_loading_and_predicting_leave_the_callers_random_numbers_and_images_alon
 def test_a_model_runs_on_a_machine_without_the_device_it_was_trained_on(run, tmp_path):
     shutil.copytree(run.folder.path, tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
-    config = folder.read_json(folder.config)
+    config = folder.read_config()
     folder.write_json(folder.config, config | {"runtime": {**config["runtime"], "device": "cuda:7"}})
     expected = TrainedModel.load(run.folder.path).predict(run.data.test.pixels[:3])
     assert torch.equal(
         TrainedModel.load(folder.path, {"runtime.graph": False}).predict(run.data.test.pixels[:3]), expected
     )
-    with pytest.raises(AggMatchError, match="Try --device cpu"):
+    with pytest.raises(AggMatchError, match=r"runtime\.device is 'cuda:7'"):
         TrainedModel.load(folder.path, {"runtime.device": "cuda:7"})
 
 
@@ -70,17 +72,17 @@ def test_no_images_give_no_predictions(run):
     [
         (torch.zeros(2, 1, 8, 8), "must be uint8"),
         (torch.zeros(2, 8, 8, dtype=torch.uint8), "must be uint8 of shape"),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "takes images of 1 channels, got 3"),
-        (torch.zeros(2, 1, 9, 9, dtype=torch.uint8), "takes images of 8 × 8 pixels, got 9 × 9"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), r"\(1, 8, 8\), got \(3, 8, 8\)"),
+        (torch.zeros(2, 1, 9, 9, dtype=torch.uint8), r"\(1, 8, 8\), got \(1, 9, 9\)"),
     ],
 )
-def test_images_that_the_model_cannot_take_are_refused_in_words(run, images, message):
+def test_images_of_a_wrong_type_or_shape_are_an_error(run, images, message):
     with pytest.raises(AggMatchError, match=message):
         TrainedModel.load(run.folder.path).predict(images)
 
 
-def test_a_model_without_what_its_method_predicts_with_is_refused(run, tmp_path):
-    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "damaged"))
+def test_a_model_without_the_buffers_of_its_method_is_an_error(run, tmp_path):
+    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "corrupt"))
     saved = unpack(folder.model.read_bytes())
     kept = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith("method.")}
     folder.model.write_bytes(pack(Checkpoint(kept, saved.facts)))
@@ -91,11 +93,27 @@ def test_a_model_without_what_its_method_predicts_with_is_refused(run, tmp_path)
             TrainedModel.load(folder.path)
 
 
-def test_a_model_with_values_that_are_not_finite_is_damaged(run, tmp_path):
-    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "damaged"))
+def test_a_model_with_a_value_that_is_not_finite_is_corrupt(run, tmp_path):
+    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "corrupt"))
     saved = unpack(folder.model.read_bytes())
     name = next(name for name, tensor in saved.tensors.items() if tensor.is_floating_point())
     saved.tensors[name].flatten()[0] = float("nan")
     folder.model.write_bytes(pack(saved))
-    with pytest.raises(AggMatchError, match=r"model\.safetensors is damaged: not all of its values are finite"):
+    with pytest.raises(AggMatchError, match=r"model\.safetensors is corrupt"):
+        TrainedModel.load(folder.path)
+
+
+def test_a_data_set_with_other_classes_cannot_be_evaluated(run):
+    other = replace(run.data, classes=tuple("abcdefghij"), noise_map={})
+    with pytest.raises(AggMatchError, match="a, b, c"):
+        TrainedModel.load(run.folder.path).evaluate(other)
+
+
+def test_a_run_without_a_model_is_an_error(run, tmp_path):
+    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "run"))
+    folder.model.unlink()
+    with pytest.raises(AggMatchError, match=r"model\.safetensors is missing.*--resume"):
+        TrainedModel.load(folder.path)
+    folder.summary.unlink()
+    with pytest.raises(AggMatchError, match=r"run has no model yet.*--resume"):
         TrainedModel.load(folder.path)

@@ -1,4 +1,4 @@
-"""The fused kernel against the plain form: under Triton's interpreter on a CPU, compiled where there is a GPU."""
+"""The fused kernel against the reference: in Triton's interpreter on a CPU, compiled on a GPU."""
 
 from typing import Any
 
@@ -7,18 +7,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.interpreter import check_under_interpreter, device, on_gpu, outside, runnable
+from tests.interpreter import check_in_interpreter, device, on_gpu, outside, runnable
 
 from aggmatch.methods.aggmatch.aggregation import EMPTY, Memory, aggregate, fused_sums, reference_sums
 
 pytest.importorskip("triton")
 
-OPTIONS: dict[str, Any] = {
-    "temperature": 0.1,
-    "feature_term": True,
-    "class_term": "divergence",
-    "class_weight": 0.5,
-}
+OPTIONS: dict[str, Any] = {"temperature": 0.1, "feature_term": True, "class_term": "divergence", "class_weight": 0.5}
 
 
 def random_case(queries, subsets, slots, features, classes, seed, empty, dtype=torch.float32):
@@ -49,12 +44,12 @@ def random_case(queries, subsets, slots, features, classes, seed, empty, dtype=t
     half=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_the_kernel_equals_the_plain_form_for_any_shape(
+def test_the_kernel_equals_the_reference_for_any_shape(
     queries, subsets, slots, features, classes, empty, class_term, feature_term, half, seed
 ):
     from aggmatch.kernels.aggregate import aggregate_sums
 
-    dtype = torch.bfloat16 if half and on_gpu else torch.float32  # the interpreter's products of bfloat16 are wrong
+    dtype = torch.bfloat16 if half and on_gpu else torch.float32  # products of bfloat16 are wrong in the interpreter
     case = random_case(queries, subsets, slots, features, classes, seed, empty, dtype)
     options = OPTIONS | {"feature_term": feature_term, "class_term": class_term}
     mean, vote = aggregate_sums(*case, **options)
@@ -67,7 +62,7 @@ def test_the_kernel_equals_the_plain_form_for_any_shape(
 
 @runnable
 @pytest.mark.parametrize(("queries", "classes"), [(70, 3), (33, 140), (5, 520)])
-def test_several_blocks_of_queries_and_many_classes_equal_the_plain_form(queries, classes):
+def test_several_blocks_of_queries_and_many_classes_equal_the_reference(queries, classes):
     from aggmatch.kernels.aggregate import aggregate_sums
 
     case = random_case(queries, 2, 20, 9, classes, 0, 0.2)
@@ -76,7 +71,7 @@ def test_several_blocks_of_queries_and_many_classes_equal_the_plain_form(queries
 
 
 @runnable
-def test_programs_that_take_several_subsets_sum_them(monkeypatch):
+def test_a_program_with_several_subsets_sums_them(monkeypatch):
     from aggmatch.kernels import aggregate as kernels
 
     monkeypatch.setattr(kernels, "SCRATCH", 4 * 7 * 3 * 2)  # two groups for five subsets: the last turn is half empty
@@ -88,11 +83,11 @@ def test_programs_that_take_several_subsets_sum_them(monkeypatch):
 
 @runnable
 @pytest.mark.parametrize("class_term", ["divergence", "distance"])
-def test_a_slot_that_predicts_what_the_query_does_is_at_distance_zero(class_term):
+def test_a_slot_with_the_prediction_of_the_query_has_distance_zero(class_term):
     from aggmatch.kernels.aggregate import aggregate_sums
 
     query, query_probs, feature, probs, slot = random_case(8, 1, 40, 9, 7, 0, 0.0)
-    probs[:8] = query_probs  # rounding may put their divergence below 0, of which there is no root
+    probs[:8] = query_probs  # rounding may give a negative divergence, which has no root
     options = OPTIONS | {"feature_term": False, "class_term": class_term, "class_weight": 5.0}
     case = (query, query_probs, feature, probs, slot)
     found, expected = aggregate_sums(*case, **options)[0], reference_sums(*case, **options)[0]
@@ -101,11 +96,11 @@ def test_a_slot_that_predicts_what_the_query_does_is_at_distance_zero(class_term
 
 
 @outside
-def test_the_kernel_under_the_interpreter():
-    check_under_interpreter(__file__, 8)
+def test_the_kernel_in_the_interpreter():
+    check_in_interpreter(__file__, 8)
 
 
-def test_more_classes_than_a_program_can_hold_take_the_plain_form():
+def test_with_too_many_classes_the_reference_runs():
     from aggmatch.kernels.aggregate import aggregate_sums, most_classes
 
     most = most_classes(torch.device(device))
@@ -119,7 +114,7 @@ def test_more_classes_than_a_program_can_hold_take_the_plain_form():
     ("queries", "classes", "slots", "features", "subsets"),
     [(448, 10, 2048, 128, 64), (336, 100, 256, 512, 64), (448, 1000, 64, 512, 64), (40, 2048, 4, 64, 8)],
 )
-def test_the_papers_shapes_agree_and_take_little_memory(queries, classes, slots, features, subsets):
+def test_the_shapes_of_the_paper_agree_and_take_little_memory(queries, classes, slots, features, subsets):
     from aggmatch.kernels.aggregate import aggregate_sums
 
     case = random_case(queries, subsets, classes * slots // subsets, features, classes, 0, 0.1)

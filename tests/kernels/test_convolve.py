@@ -1,11 +1,11 @@
-"""Convolutions of few channels against torch's: under Triton's interpreter on a CPU, compiled where there is a GPU."""
+"""Convolutions of few channels against torch's: in Triton's interpreter on a CPU, compiled on a GPU."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.interpreter import SHORT, check_under_interpreter, device, on_gpu, outside, runnable
+from tests.interpreter import SHORT, check_in_interpreter, device, on_gpu, outside, runnable
 from torch.nn.grad import conv2d_weight
 
 pytest.importorskip("triton")
@@ -19,14 +19,14 @@ SHAPES = {
 }
 
 EXAMPLES = settings(max_examples=5 if on_gpu else 25)
-"""On a GPU every shape is compiled first."""
+"""Fewer on a GPU, where each shape must be compiled."""
 DTYPE = SHORT if on_gpu else torch.float32
 ROUNDING = torch.finfo(DTYPE).eps
 
 
 @pytest.fixture(autouse=True)
 def exact_convolutions():
-    """Without TF32, in which torch's would not be exact."""
+    """Without TF32, which would make torch's result inexact."""
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield
 
@@ -37,7 +37,7 @@ def draw(*shape: int) -> torch.Tensor:
 
 
 def close(found: torch.Tensor, expected: torch.Tensor, rounding: float = ROUNDING) -> None:
-    """Equal but for float32 sums in another order and one rounding of the result."""
+    """Equal up to the order of float32 sums and one rounding of the result."""
     torch.testing.assert_close(found.float(), expected, atol=2e-5 * float(expected.abs().max()), rtol=rounding + 1e-5)
 
 
@@ -59,9 +59,9 @@ def test_output_and_moments_are_those_of_convolution_and_batch_norm(images, chan
     assert found.is_contiguous(memory_format=torch.channels_last)
     variance, mean = torch.var_mean(expected, (0, 2, 3), unbiased=False)
     torch.testing.assert_close(moments.mean, mean, atol=1e-4, rtol=1e-4)
-    found_variance = moments.inverse_deviation**-2 - norm.eps  # of sums about 0, so what cancels is E v²
+    found_variance = moments.inverse_deviation**-2 - norm.eps  # from sums about 0, so E v² cancels
     assert ((found_variance - variance).abs() <= 1e-5 * (variance + mean**2) + 1e-6).all()
-    if images * height * width > 1:  # torch refuses moments of a single value
+    if images * height * width > 1:  # torch raises for moments of a single value
         twin(expected)
         torch.testing.assert_close(norm.running_mean, twin.running_mean, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(norm.running_var, twin.running_var, atol=1e-4, rtol=1e-4)
@@ -81,12 +81,12 @@ def test_gradients_are_those_of_autograd(images, channels, outputs, height, widt
     assert leaf.grad is not None
     assert weight.grad is not None
     close(kernel_gradient(x, gradient), weight.grad, rounding=0)
-    if channels >= 16:  # gradients of images are never asked for
+    if channels >= 16:  # gradients of images are never needed
         close(convolve_back(gradient, kernel), leaf.grad)
 
 
 @runnable
-def test_images_of_many_programs_all_count():
+def test_the_sums_include_the_images_of_all_programs():
     from aggmatch.kernels.convolve import convolve_and_measure, kernel_gradient
 
     torch.manual_seed(0)
@@ -101,7 +101,7 @@ def test_images_of_many_programs_all_count():
 
 
 @runnable
-def test_tensors_in_another_order_are_refused():
+def test_tensors_in_another_layout_raise():
     from aggmatch.kernels.convolve import convolve_back, kernel_gradient
 
     x, kernel = draw(2, 16, 4, 4), draw(16, 16, 3, 3)
@@ -123,7 +123,7 @@ def batch(width: int = 32, images: int = 128) -> torch.Tensor:
     return torch.empty(images, 32, 32, width, dtype=torch.bfloat16, device="meta")
 
 
-def test_layers_that_these_kernels_take():
+def test_layers_that_these_kernels_compute():
     from aggmatch.kernels.convolve import is_narrow
 
     assert is_narrow(layer(), batch())
@@ -148,12 +148,12 @@ def test_layers_that_these_kernels_take():
         ({"in_channels": 16}, batch(images=2**16 - 1)),
     ],
 )
-def test_layers_that_they_leave_to_cudnn(changes, x):
+def test_layers_that_cudnn_computes(changes, x):
     from aggmatch.kernels.convolve import is_narrow
 
     assert not is_narrow(layer(**changes), x)
 
 
 @outside
-def test_the_kernels_under_the_interpreter():
-    check_under_interpreter(__file__, 17)
+def test_the_kernels_in_the_interpreter():
+    check_in_interpreter(__file__, 17)

@@ -1,4 +1,4 @@
-"""The kernels of the views against the plain form, under Triton's interpreter or compiled on a GPU."""
+"""The kernels of the views against the plain form, in Triton's interpreter or compiled on a GPU."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.augment.images import seeded, some_images
-from tests.interpreter import check_under_interpreter, device, interpreted, on_gpu, outside, runnable
+from tests.interpreter import check_in_interpreter, device, interpreted, on_gpu, outside, runnable
 from torch import Tensor
 
-from aggmatch.augment import Augmenter, ViewSettings
 from aggmatch.augment.randaugment import INDEX, OPERATIONS, kernels_on, randaugment_round
-from aggmatch.augment.views import GREY, cut_out, shift_and_mirror
+from aggmatch.augment.settings import ViewSettings
+from aggmatch.augment.views import GREY, Augmenter, cut_out, shift_and_mirror
 
 triton = pytest.importorskip("triton")
 
@@ -136,7 +136,7 @@ def test_shift_and_cutout_equal_the_plain_form(side, channels, data):
 @runnable
 @pytest.mark.skipif(on_gpu, reason="draws on a GPU are other draws")
 @pytest.mark.parametrize("choice", [ViewSettings(), ViewSettings(randaugment="discrete", interpolation="bilinear")])
-def test_a_strong_view_by_kernels_is_the_plain_one(choice, monkeypatch):
+def test_a_strong_view_by_kernels_equals_the_plain_form(choice, monkeypatch):
     from aggmatch.kernels import randaugment as kernels
 
     images, augmenter = some_images(16, 3), Augmenter(choice, mirror=True)
@@ -147,14 +147,14 @@ def test_a_strong_view_by_kernels_is_the_plain_one(choice, monkeypatch):
 
 
 @outside
-def test_the_kernels_under_the_interpreter():
-    check_under_interpreter(__file__, 37)
+def test_the_kernels_in_the_interpreter():
+    check_in_interpreter(__file__, 37)
 
 
 # Which form runs ---------------------------------------------------------------------------------------------------
 
 
-def test_kernels_are_for_cuda_devices_only():
+def test_kernels_run_on_cuda_devices_only():
     assert kernels_on("cpu") is None
     kernels = kernels_on("cuda")
     assert kernels is not None

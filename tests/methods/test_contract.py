@@ -1,8 +1,10 @@
-"""What every method must keep, run for each of them."""
+"""The contract of a method, checked for every registered method."""
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +14,18 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from aggmatch import methods
 from aggmatch.config import describe
 from aggmatch.data import Images
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import evaluate
-from aggmatch.methods import METHODS, Method, load_method
+from aggmatch.inference.model import TrainedModel
+from aggmatch.methods import METHODS, Method, StepResult, load_method
+from aggmatch.settings import resolve
+from aggmatch.training.run import start
 
 NAMES = METHODS.names()
+BACKBONES = [f"{Path(__file__).parent / 'backbones.py'}:{name}" for name in ("FeatureAndLogits", "FeatureAlone")]
 
 ABLATIONS = {
     "no momentum encoder": {"method__momentum_encoder": False},
@@ -32,15 +39,15 @@ VARIANTS = [
     *(pytest.param(name, {}, id=name) for name in NAMES),
     *(pytest.param("aggmatch", changes, id=f"aggmatch, {name}") for name, changes in ABLATIONS.items()),
 ]
-"""Every method, and AggMatch with each of its parts exchanged."""
+"""Every method, and AggMatch with each of its parts replaced."""
 
 
 class NoReadingOperators(TorchDispatchMode):
-    """Fails on operators whose result on the host, or whose shape, depends on values on the device."""
+    """Fails on operators that return values to the host, or whose shape depends on values on the device."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func._schema.name
-        if name in ("aten::index", "aten::index_put_", "aten::index_put"):  # tagged below because of masks alone
+        if name in ("aten::index", "aten::index_put_", "aten::index_put"):  # have these tags only because of masks
             if any(index is not None and index.dtype == torch.bool for index in args[1]):
                 raise AssertionError(f"{name} with a mask has a data-dependent shape")
         elif {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags):
@@ -49,7 +56,7 @@ class NoReadingOperators(TorchDispatchMode):
 
 
 class NoCopiesToTheHost(TorchFunctionMode):
-    """Fails on what copies a tensor to the host: on a CPU no operator is called for it."""
+    """Fails on functions that copy a tensor to the host. On a CPU they call no operator."""
 
     copies = {Tensor.cpu, Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__repr__, Tensor.__format__}
 
@@ -62,13 +69,13 @@ class NoCopiesToTheHost(TorchFunctionMode):
 
 @contextmanager
 def no_host_reads() -> Iterator[None]:
-    """Fails on whatever waits for the device: it could not be captured in a graph."""
+    """Fails on everything that waits for the device and so cannot be captured in a graph."""
     with NoCopiesToTheHost(), NoReadingOperators():
         yield
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_method_says_what_it_is(name):
+def test_a_method_has_a_description_and_a_reference(name):
     method = load_method(name)
     assert method.__doc__ != Method.__doc__
     assert (method.__doc__ or "").splitlines()[0].endswith(".")
@@ -84,7 +91,7 @@ def test_every_setting_of_a_method_is_documented_and_survives_json(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_step_gives_a_finite_loss_its_parts_and_gradients(name, toy_state):
+def test_a_step_returns_a_finite_loss_with_parts_and_gradients(name, toy_state):
     state = toy_state(name)
     for _ in range(3):
         state.step()
@@ -115,13 +122,13 @@ def test_a_method_learns_the_toy_problem_and_so_does_its_average(name, changes, 
     for network in (state.online, state.average):
         after = evaluate(state.method, network, toy_data.test, labeled).accuracy
         assert after > 80
-        assert after >= before  # neighbours may be right from the start
+        assert after >= before  # PAWS may be right from the start
 
 
 @pytest.mark.parametrize(("name", "changes"), VARIANTS)
 def test_a_step_reads_nothing_from_the_device(name, changes, toy_state):
     state = toy_state(name, **changes)
-    for step in range(4):  # beyond the warm-up that a method may have
+    for step in range(4):  # more than the warm-up of any method
         state.method.refresh(step)
         with no_host_reads():
             state.compute(*state.draw_indices())
@@ -161,7 +168,7 @@ def test_the_detector_of_host_reads_detects(read):
         read(tensor)
 
 
-def test_the_detector_of_host_reads_lets_pass_what_stays_on_the_device():
+def test_the_detector_of_host_reads_ignores_operations_on_the_device():
     tensor, index = torch.arange(3.0), torch.tensor([2, 0])
     with no_host_reads():
         tensor[index] += torch.where(tensor[index] > 0, 1.0, 2.0).to(tensor.device, torch.float32)
@@ -173,7 +180,7 @@ def test_the_detector_of_host_reads_lets_pass_what_stays_on_the_device():
 def test_steps_depend_on_the_seed_alone(name, toy_state):
     states = [toy_state(name), toy_state(name), toy_state(name, train__seed=1)]
     for state in states:
-        torch.manual_seed(int(torch.randint(1000, ())))  # whatever the global generator holds
+        torch.manual_seed(int(torch.randint(1000, ())))  # the state of the global generator must not matter
         for _ in range(3):
             state.step()
     first, again, other = (list(state.online.parameters()) for state in states)
@@ -196,17 +203,84 @@ def test_a_restored_state_continues_bit_for_bit(name, toy_state):
     assert all(torch.equal(tensor, got.tensors[key]) for key, tensor in expected.tensors.items())
 
 
+def test_parts_of_a_result_carry_no_gradient():
+    loss = torch.ones((), requires_grad=True) * 2
+    result = StepResult(loss, {"loss_labeled": loss})
+    assert result.loss.requires_grad
+    assert not result.parts["loss_labeled"].requires_grad
+
+
+# Names -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_module_of_the_package_is_a_method_but_base():
+    files = {path.stem for path in Path(methods.__file__).parent.iterdir() if not path.stem.startswith("_")}
+    assert set(NAMES) == files - {"base"}
+    for name in NAMES:
+        assert load_method(name).__module__.startswith(f"aggmatch.methods.{name}")
+
+
 def test_an_unknown_method_gets_the_closest_match():
-    with pytest.raises(AggMatchError, match=r"Unknown method 'aggmach'\. Did you mean 'aggmatch'\?"):
+    with pytest.raises(AggMatchError, match="Did you mean 'aggmatch'"):
         load_method("aggmach")
 
 
 @pytest.mark.parametrize("name", ["nowhere:Method", "json:dumps", "json:nothing", ":x"])
-def test_a_foreign_method_that_is_none_is_refused(name):
-    with pytest.raises(AggMatchError, match="Cannot load method"):
+def test_a_name_that_does_not_lead_to_a_method_raises(name):
+    with pytest.raises(AggMatchError, match=f"method '{name}'"):
         load_method(name)
 
 
-def test_a_foreign_method_is_found_by_module_and_class():
+def test_a_method_can_be_named_by_module_and_class():
     assert load_method("aggmatch.methods.fixmatch:FixMatch") is load_method("fixmatch")
     assert issubclass(load_method("fixmatch"), Method)
+
+
+# Plain modules as backbones --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backbone", BACKBONES, ids=lambda name: name.partition(":")[2])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plain_module_trains_resumes_and_predicts(name, backbone, toy_state, toy_data, toy_split):
+    whole, stopped, resumed = (toy_state(name, model__name=backbone) for _ in range(3))
+    before = {key: weight.clone() for key, weight in whole.online.named_parameters()}
+    for _ in range(6):
+        whole.step()
+        if stopped.steps_done < 3:
+            stopped.step()
+    moved = {key for key, weight in whole.online.named_parameters() if not torch.equal(weight, before[key])}
+    assert {key for key in before if key.startswith("backbone.layers.")} <= moved
+
+    resumed.restore(stopped.checkpoint())
+    for _ in range(3):
+        resumed.step()
+    expected, got = whole.checkpoint(), resumed.checkpoint()
+    assert all(torch.equal(tensor, got.tensors[key]) for key, tensor in expected.tensors.items())
+
+    assert math.isfinite(whole.meters.read()["loss"])
+    labeled = Images(toy_data.train.pixels[toy_split.labeled], toy_split.labels)
+    for network in (whole.online, whole.average):
+        probs = evaluate(whole.method, network, toy_data.test, labeled).probs
+        assert probs.shape == (len(toy_data.test), 3)
+        torch.testing.assert_close(probs.sum(-1), torch.ones(len(probs)))
+
+
+@pytest.mark.parametrize("backbone", BACKBONES, ids=lambda name: name.partition(":")[2])
+def test_a_plain_module_learns_the_toy_problem(backbone, toy_state, toy_data):
+    state = toy_state("fixmatch", model__name=backbone)
+    for _ in range(40):
+        state.step()
+    assert evaluate(state.method, state.online, toy_data.test).accuracy > 80
+
+
+@pytest.mark.parametrize("name", ["aggmatch", "featmatch"])
+def test_a_run_with_a_plain_module_is_saved_and_predicts(name, tmp_path):
+    changes = {"data.name": "digits", "data.labels": 20, "method.name": name, "model.name": BACKBONES[0]}
+    changes |= {"train.steps": 2, "train.batch": 4, "train.unlabeled_ratio": 1}
+    run = start(resolve(changes), tmp_path / "run")
+    for _ in run.train():
+        pass
+    model = TrainedModel.load(tmp_path / "run", allow=[BACKBONES[0]])
+    images = run.data.test.pixels[:5]
+    expected = evaluate(run.state.method, run.state.average, Images(images, torch.zeros(5, dtype=torch.long))).probs
+    torch.testing.assert_close(model.predict(images), expected)

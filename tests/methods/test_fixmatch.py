@@ -1,5 +1,6 @@
 import pytest
 import torch
+from tests.methods.steps import record_logits
 
 from aggmatch.methods.fixmatch import Config, FixMatch
 
@@ -24,29 +25,22 @@ def test_the_loss_equals_the_definition(toy_state):
     assert result.pseudo.weight.sum().item() == m / 2
 
 
-def test_with_nothing_confident_only_the_labels_teach(toy_state):
-    state = toy_state("fixmatch", method__threshold=1.0)
+@pytest.mark.parametrize("name", ["fixmatch", "uda"])
+def test_without_confident_images_only_labels_count(name, toy_state):
+    state = toy_state(name, method__threshold=1.0)
     result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
     assert result.parts["loss_unlabeled"].item() == 0
     assert result.loss.item() == pytest.approx(result.parts["loss_labeled"].item())
 
 
-def test_pseudo_labels_teach_through_the_strong_view_only(toy_state):
-    state = toy_state("fixmatch", method__threshold=0.0)
+@pytest.mark.parametrize("name", ["fixmatch", "uda"])
+def test_gradients_go_through_the_strong_view_only(name, toy_state):
+    state = toy_state(name, method__threshold=0.0)
     batch = state.make_batch(*state.draw_indices())
-    captured = {}
-    forward = state.online.forward
-
-    def spy(images, **options):
-        output = forward(images, **options)
-        output.logits.retain_grad()
-        captured["logits"] = output.logits
-        return output
-
-    state.online.forward = spy
+    outputs = record_logits(state.online)
     state.method.step(batch, state.online, state.average).loss.backward()
     n, m = len(batch.labels), len(batch.unlabeled[0])
-    labeled, strong, weak = captured["logits"].grad.split([n, m, m])
+    labeled, strong, weak = outputs[0].grad.split([n, m, m])
     assert labeled.abs().sum() > 0
     assert strong.abs().sum(1).min() > 0
     assert weak.abs().sum() == 0

@@ -115,7 +115,7 @@ def test_guessed_labels_are_the_mean_prediction_of_both_views_and_all_count(toy_
     assert result.parts["confidence"].item() == pytest.approx(mean.max(-1).values.mean().item(), rel=1e-5)
 
 
-def test_only_the_first_mixed_batch_moves_the_running_statistics(toy_state):
+def test_only_the_first_mixed_batch_updates_the_running_statistics(toy_state):
     state = train(toy_state("mixmatch", train__unlabeled_ratio=1), 3)
     batch = state.make_batch(*state.draw_indices())
     expected = copy.deepcopy(state.online)
@@ -142,7 +142,7 @@ def test_the_batches_of_the_network_hold_labelled_and_unlabelled_images_in_equal
         assert torch.bincount(origin).tolist() == [2, 2, 2]
 
 
-def test_guesses_carry_no_gradient_and_every_mixed_image_teaches(toy_state):
+def test_guesses_carry_no_gradient_and_every_mixed_image_has_one(toy_state):
     state = train(toy_state("mixmatch", train__unlabeled_ratio=1), 3)
     passes = watch(state.online)
     state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average).loss.backward()
@@ -178,6 +178,6 @@ def test_without_a_ramp_the_whole_weight_counts_from_the_first_step(toy_state):
     assert result.loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_it_prefers_as_many_unlabelled_as_labelled_images():
+def test_the_default_batch_has_as_many_unlabelled_as_labelled_images():
     settings = [resolve([Layer("the test", {"method.name": name})]) for name in ("mixmatch", "fixmatch")]
     assert [s.train.unlabeled_ratio for s in settings] == [1, 7]

@@ -1,3 +1,4 @@
+import json
 import math
 from pathlib import Path
 
@@ -132,7 +133,7 @@ def test_the_entropy_pulls_the_mean_prediction_towards_all_classes(toy_state):
 
 
 @pytest.mark.parametrize(("least", "low", "high"), [(0.0, 0.1, math.inf), (1.0, 0.0, 0.0)])
-def test_targets_below_the_least_do_not_teach(toy_state, least, low, high):
+def test_target_probabilities_below_the_least_count_as_zero(toy_state, least, low, high):
     state, method, batch = trained(toy_state, Config(**CONFIG.to_dict() | {"least_target": least}))
     cost = method.step(batch, state.online, state.average).parts["loss_unlabeled"].item()
     assert low <= cost <= high
@@ -147,7 +148,7 @@ def test_hard_labels_and_a_cold_temperature_leave_loss_and_gradients_finite(toy_
     assert all(parameter.grad.isfinite().all() for parameter in state.online.head.parameters())
 
 
-def test_the_pseudo_label_is_what_both_large_views_say_together(toy_state):
+def test_the_pseudo_label_is_the_mean_of_both_large_views(toy_state):
     state, method, batch = trained(toy_state, CONFIG)
     pseudo = method.step(batch, state.online, state.average).pseudo
     assert pseudo is not None
@@ -159,7 +160,7 @@ def test_the_pseudo_label_is_what_both_large_views_say_together(toy_state):
     assert (pseudo.weight == 1).all()
 
 
-def test_small_crops_do_not_move_the_running_statistics(toy_state):
+def test_small_crops_do_not_update_the_running_statistics(toy_state):
     state, method, batch = trained(toy_state, CONFIG)
     other, _, _ = trained(toy_state, CONFIG)
     method.step(batch, state.online, state.average)
@@ -184,29 +185,29 @@ def test_the_numbers_of_views_follow_the_settings(toy_state):
 # Batches -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_batch_supports_all_classes_alike(toy_state):
+def test_every_batch_has_equally_many_images_of_each_class(toy_state):
     state = toy_state("paws", train__batch=9)
     for _ in range(5):
         labels = state.make_batch(*state.draw_indices()).labels
         assert labels.bincount(minlength=3).tolist() == [3, 3, 3]
 
 
-def test_a_batch_that_cannot_be_balanced_is_refused(toy_state):
-    with pytest.raises(AggMatchError, match=r"train\.batch must be a multiple of 3"):
+def test_a_batch_that_cannot_be_balanced_raises(toy_state):
+    with pytest.raises(AggMatchError, match=r"train\.batch"):
         toy_state("paws", train__batch=8)
 
 
-@pytest.mark.parametrize("data", SOURCES)
+@pytest.mark.parametrize("data", SOURCES.names())
 def test_the_default_batch_suits_every_data_set(data):
     settings = resolve([Layer("the test", {"data.name": data, "method.name": "paws"})])
-    assert settings.train.batch % len(SOURCES[data].classes) == 0
+    assert settings.train.batch % len(SOURCES.load(data).classes) == 0
     assert settings.optim.optimizer == "lars"
 
 
 # Prediction --------------------------------------------------------------------------------------------------------
 
 
-def test_neighbours_by_hand():
+def test_soft_neighbours_of_a_hand_computed_case():
     # Cosines 1, 0 and −1, whatever the lengths; at temperature 1/log 2 the weights are 2, 1 and 1/2.
     support = torch.tensor([[3.0, 0.0], [0.0, 0.1], [-5.0, 0.0]])
     labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
@@ -242,14 +243,14 @@ def test_the_given_labels_decide_the_prediction(prepared, toy_data):
     torch.testing.assert_close(turned, right.roll(1, dims=1))
 
 
-def test_the_classifier_has_no_say(prepared, toy_data):
+def test_the_classifier_does_not_affect_the_prediction(prepared, toy_data):
     state, labeled = prepared
     before = evaluate(state.method, state.online, toy_data.test, labeled).probs
     torch.nn.init.normal_(state.online.classifier.weight)
     assert torch.equal(evaluate(state.method, state.online, toy_data.test, labeled).probs, before)
 
 
-def test_more_labelled_images_than_fit_at_once_are_all_remembered(prepared, monkeypatch):
+def test_all_labelled_images_are_stored_if_there_are_more_than_one_batch(prepared, monkeypatch):
     state, labeled = prepared
     state.online.eval()
     state.method.prepare(state.online, labeled.pixels, labeled.labels)
@@ -262,7 +263,7 @@ def test_more_labelled_images_than_fit_at_once_are_all_remembered(prepared, monk
     torch.testing.assert_close(state.method.support, whole)
 
 
-def test_a_saved_model_predicts_alike(tmp_path: Path):
+def test_a_saved_model_predicts_the_same(tmp_path: Path):
     values = {
         "data.name": "digits",
         "data.labels": 20,
@@ -285,5 +286,5 @@ def test_a_saved_model_predicts_alike(tmp_path: Path):
     loaded = model.evaluate(data)
     trained = evaluate(run.state.method, run.state.average, data.test, run.labeled)
     assert torch.equal(loaded.probs, trained.probs)
-    assert loaded.accuracy == run.folder.read_json(run.folder.summary)["accuracy"]
+    assert loaded.accuracy == json.loads(run.folder.summary.read_text())["accuracy"]
     assert len(loaded.probs.argmax(1).unique()) > 1

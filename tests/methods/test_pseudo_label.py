@@ -1,24 +1,14 @@
-import copy
-from dataclasses import replace
-
 import pytest
 import torch
+from tests.methods.steps import after_steps, probabilities, record_logits
 
 from aggmatch.methods.pseudo_label import Config, PseudoLabel
 
 
 @pytest.fixture
 def trained(toy_state):
-    """A state after a few steps, and its next batch at a tenth of the training."""
-    state = toy_state("pseudo_label")
-    for _ in range(3):
-        state.step()
-    return state, replace(state.make_batch(*state.draw_indices()), progress=torch.tensor(0.1))
-
-
-def probabilities(network, images):
-    """Class probabilities of one batch, normalised by its own statistics."""
-    return copy.deepcopy(network).train()(images).logits.detach().double().softmax(-1)
+    """A trainer after a few steps, and its next batch at a tenth of the training."""
+    return after_steps(toy_state("pseudo_label"), 3)
 
 
 def median_confidence(state, batch):
@@ -46,21 +36,12 @@ def test_the_loss_equals_the_definition(trained):
     assert result.pseudo.target.tolist() == unlabeled.argmax(-1).tolist()
 
 
-def test_every_confident_image_teaches_and_no_other(trained):
+def test_only_confident_images_have_a_gradient(trained):
     state, batch = trained
     threshold = median_confidence(state, batch)
     method = PseudoLabel(Config(threshold=threshold, unlabeled_weight=2.0, ramp=0.4), state.method.problem)
     probs = probabilities(state.online, batch.unlabeled[0])
-    outputs = []
-    forward = state.online.forward
-
-    def spy(images):
-        output = forward(images)
-        output.logits.retain_grad()
-        outputs.append(output.logits)
-        return output
-
-    state.online.forward = spy
+    outputs = record_logits(state.online)
     method.step(batch, state.online, state.average).loss.backward()
     _, unlabeled = outputs
     m, classes = probs.shape
@@ -73,21 +54,7 @@ def test_every_confident_image_teaches_and_no_other(trained):
     torch.testing.assert_close(unlabeled.grad.double(), expected, rtol=1e-3, atol=1e-7)
 
 
-def test_the_network_learns_from_unlabelled_images_alone(trained):
-    state, batch = trained
-    method = PseudoLabel(Config(threshold=0.0), state.method.problem)
-    forward = state.online.forward
-
-    def without_labels(images):
-        output = forward(images)
-        return output._replace(logits=output.logits.detach()) if images is batch.labeled[0] else output
-
-    state.online.forward = without_labels
-    method.step(batch, state.online, state.average).loss.backward()
-    assert all(parameter.grad.abs().sum() > 0 for parameter in state.online.parameters())
-
-
-def test_with_nothing_confident_only_the_labels_teach(trained):
+def test_without_confident_images_only_labels_count(trained):
     state, batch = trained
     method = PseudoLabel(Config(threshold=1.0, ramp=0.0), state.method.problem)
     result = method.step(batch, state.online, state.average)
@@ -95,32 +62,3 @@ def test_with_nothing_confident_only_the_labels_teach(trained):
     assert result.loss.item() == result.parts["loss_labeled"].item()
     assert result.pseudo is not None
     assert result.pseudo.weight.sum() == 0
-
-
-@pytest.mark.parametrize(
-    ("progress", "ramp", "weight"),
-    [(0.0, 0.4, 0.0), (0.2, 0.4, 0.5), (0.4, 0.4, 1.0), (0.9, 0.4, 1.0), (0.0, 0.0, 1.0)],
-)
-def test_the_weight_of_the_unlabelled_loss_follows_the_ramp(trained, progress, ramp, weight):
-    state, batch = trained
-    method = PseudoLabel(Config(threshold=0.0, unlabeled_weight=3.0, ramp=ramp), state.method.problem)
-    result = method.step(replace(batch, progress=torch.tensor(progress)), state.online, state.average)
-    unlabeled = result.loss - result.parts["loss_labeled"]
-    assert result.parts["loss_unlabeled"] > 0
-    assert unlabeled.item() == pytest.approx(3 * weight * result.parts["loss_unlabeled"].item(), rel=1e-4, abs=1e-6)
-    assert result.parts["ramp"].item() == pytest.approx(weight)
-
-
-def test_running_statistics_are_those_of_labelled_images(trained):
-    state, batch = trained
-    expected = copy.deepcopy(state.online).train()
-    expected(batch.labeled[0])
-    state.method.step(batch, state.online, state.average)
-    for name, buffer in state.online.named_buffers():
-        if not name.endswith("num_batches_tracked"):
-            assert torch.equal(buffer, expected.get_buffer(name)), name
-
-
-def test_a_batch_has_as_many_unlabelled_images_as_labelled_ones():
-    assert PseudoLabel.defaults == {"train.unlabeled_ratio": 1}
-    assert PseudoLabel.views.unlabeled == ("weak",)

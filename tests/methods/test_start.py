@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from aggmatch.methods.start import rotate_quarters
+from aggmatch.methods.shared import rotate_quarters
 
 START = {"method__labeled_views": "both", "method__rotation_weight": 0.5, "method__rotated": 8}
 

@@ -1,11 +1,11 @@
-"""The fused training pass against the plain one: under Triton's interpreter on a CPU, compiled where there is a GPU."""
+"""The fused training pass against the plain one: in Triton's interpreter on a CPU, compiled on a GPU."""
 
 import copy
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.interpreter import SHORT, check_under_interpreter, device, on_gpu, outside, runnable
+from tests.interpreter import SHORT, check_in_interpreter, device, on_gpu, outside, runnable
 
 from aggmatch.models.wide_resnet import WideResNet
 
@@ -20,7 +20,7 @@ def exact_convolutions():
 
 
 def twins(depth: int, width: int) -> tuple[WideResNet, WideResNet]:
-    """Two networks of the same weights, away from their first values so that every term counts."""
+    """Two networks with the same weights, which differ from the initial values so that every term counts."""
     torch.manual_seed(0)
     one = WideResNet(depth, width, 3)
     for parameter in one.parameters():
@@ -68,7 +68,7 @@ def test_features_gradients_and_statistics_are_those_of_the_plain_pass(depth, wi
 @runnable
 @pytest.mark.parametrize("targets", [0, 2])
 @pytest.mark.parametrize(("depth", "width"), [(10, 1), (10, 2)])
-def test_in_16_bits_where_narrow_layers_have_kernels_of_their_own_it_stays_close(monkeypatch, depth, width, targets):
+def test_in_16_bits_with_kernels_for_narrow_layers_it_stays_close(monkeypatch, depth, width, targets):
     from aggmatch.kernels import convolve
     from aggmatch.models.fused import fused_features
 
@@ -85,13 +85,13 @@ def test_in_16_bits_where_narrow_layers_have_kernels_of_their_own_it_stays_close
     for left, right in zip(one.parameters(), other.parameters(), strict=True):
         assert left.grad is not None
         assert right.grad is not None
-        # bfloat16 has three bits less than float16; torch's own pass in it is as far off as 0.98 and 7 %
+        # bfloat16 has three bits fewer than float16; torch's own pass in it reaches only 0.98 and 7 %
         assert F.cosine_similarity(left.grad.flatten(), right.grad.flatten(), dim=0) > (0.95 if on_gpu else 0.99)
         assert abs(right.grad.norm() / left.grad.norm() - 1) < (0.15 if on_gpu else 0.03)
 
 
 @runnable
-def test_without_gradients_nothing_is_kept_and_the_features_are_the_same():
+def test_without_gradients_the_features_are_the_same():
     from aggmatch.models.fused import fused_features
 
     one, other = twins(10, 2)
@@ -103,7 +103,7 @@ def test_without_gradients_nothing_is_kept_and_the_features_are_the_same():
 
 
 @runnable
-def test_a_large_common_offset_does_not_spoil_the_moments():
+def test_a_large_common_offset_keeps_the_moments_accurate():
     from aggmatch.kernels.norm import measure
 
     torch.manual_seed(0)
@@ -117,7 +117,7 @@ def test_a_large_common_offset_does_not_spoil_the_moments():
 
 @runnable
 @pytest.mark.parametrize("images_count", [3, 7])
-def test_sums_over_many_tiles_by_few_programs_are_whole(monkeypatch, images_count):
+def test_few_programs_sum_over_all_of_many_tiles(monkeypatch, images_count):
     from aggmatch.kernels import norm as kernels
 
     monkeypatch.setattr(kernels, "TILE", 64)  # four rows of 16 channels
@@ -143,7 +143,7 @@ def test_sums_over_many_tiles_by_few_programs_are_whole(monkeypatch, images_coun
 
 
 @runnable
-def test_in_bfloat16_moments_are_those_of_the_sum_as_it_is_written():
+def test_in_bfloat16_moments_are_those_of_the_rounded_sum():
     from aggmatch.kernels import norm as kernels
 
     torch.manual_seed(0)
@@ -174,7 +174,7 @@ def test_the_gradient_of_some_images_is_that_of_the_plain_norm(learned):
 
     torch.manual_seed(0)
     x, gradient = (torch.randn(6, 16, 5, 5, device=device).to(memory_format=torch.channels_last) for _ in range(2))
-    x[learned:] = 2 * x[learned:] + 3  # the images that do not learn have other moments
+    x[learned:] = 2 * x[learned:] + 3  # target-only images have other moments
     norm = BatchNorm(16).to(device)
     norm.weight.data.uniform_(0.5, 1.5)
     leaf = x.clone().requires_grad_()
@@ -188,5 +188,5 @@ def test_the_gradient_of_some_images_is_that_of_the_plain_norm(learned):
 
 
 @outside
-def test_the_pass_under_the_interpreter():
-    check_under_interpreter(__file__, 20)
+def test_the_pass_in_the_interpreter():
+    check_in_interpreter(__file__, 20)

@@ -60,7 +60,7 @@ def test_without_prototypes_values_and_gradients_are_finite():
     assert all(torch.isfinite(parameter.grad).all() for parameter in head.parameters())
 
 
-def test_attention_weights_drop_out_where_a_generator_draws():
+def test_attention_weights_drop_out_with_a_generator():
     head, feature, _, _ = problem(heads=1, dropout=0.25, images=2000)
     feature = feature[:1].expand(2000, -1)
     prototype, filled = torch.randn(1, 6), torch.ones(1, dtype=torch.bool)
@@ -85,6 +85,6 @@ def test_nothing_drops_out_without_a_generator():
 
 
 def test_only_kernels_have_more_than_one_dimension():
-    # Weight decay takes them for what is to decay.
+    # Weight decay acts on parameters with more than one dimension.
     head = problem()[0]
     assert all((parameter.ndim > 1) == name.endswith("weight") for name, parameter in head.named_parameters())

@@ -5,8 +5,10 @@ import torch
 
 from aggmatch.errors import AggMatchError
 from aggmatch.models import Network, build_network, frozen_statistics, images_at_once, parameter_count
+from aggmatch.models.registry import FAMILIES
 from aggmatch.models.target_only import leaky_relu
 from aggmatch.models.wide_resnet import Block
+from aggmatch.validate import InvalidValue
 
 
 def images(n: int = 4, channels: int = 3, size: int = 32, seed: int = 0) -> torch.Tensor:
@@ -46,10 +48,23 @@ def test_a_network_returns_feature_and_logits(name, channels, size):
     torch.testing.assert_close(output.logits, network.classifier(output.feature))
 
 
-@pytest.mark.parametrize("name", ["wrn-28", "wrn-27-2", "wrn-28-0", "wrn-4-2", "resnet50", "small-0", ""])
-def test_an_impossible_network_is_refused(name):
-    with pytest.raises(AggMatchError, match=r"model\.name must be small, small-WIDTH, or wrn-DEPTH-WIDTH"):
+@pytest.mark.parametrize(
+    "name", ["wrn-28", "wrn-27-2", "wrn-28-0", "wrn-4-2", "wrn-28-2-1", "wrn-28-two", "wrn", "small-0", "small-x"]
+)
+def test_wrong_numbers_in_the_name_of_a_network_raise(name):
+    with pytest.raises(InvalidValue, match=f"model.name must be {FAMILIES[name.split('-')[0]]}, got '{name}'"):
         build_network(name, channels=3, classes=10)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "wrn_28_2", ""])
+def test_an_unknown_network_raises(name):
+    with pytest.raises(AggMatchError, match=f"network '{name}'.*aggmatch list models"):
+        build_network(name, channels=3, classes=10)
+
+
+def test_the_width_of_a_small_network_is_optional():
+    assert build_network("small", channels=1, classes=2).features == 128
+    assert build_network("small-4", channels=1, classes=2).features == 16
 
 
 @pytest.mark.parametrize("activate_shortcut", [True, False])
@@ -62,7 +77,7 @@ def test_a_block_feeds_the_activated_input_to_its_residual_branch(activate_short
     torch.testing.assert_close(block(x), block.shortcut(activated if activate_shortcut else x) + residual)
 
 
-def test_only_the_very_first_block_activates_its_shortcut():
+def test_only_the_first_block_activates_its_shortcut():
     blocks = [
         module for module in build_network("wrn-16-1", channels=3, classes=2).modules() if isinstance(module, Block)
     ]
@@ -90,7 +105,7 @@ def test_normalisation_takes_mean_and_deviation_of_the_training_images():
     torch.testing.assert_close(network.deviation.flatten(), unit.std((0, 2, 3), correction=0).float())
 
 
-def test_large_images_are_taken_fewer_at_a_time():
+def test_batches_of_large_images_are_smaller():
     assert [images_at_once(side) for side in (8, 32, 64, 224, 5000)] == [1000, 1000, 250, 20, 1]
     assert images_at_once(224, 4096) == 83
 
@@ -102,7 +117,7 @@ def test_a_constant_channel_does_not_divide_by_zero():
     assert torch.isfinite(network(pixels).logits).all()
 
 
-def test_a_saved_network_carries_its_normalisation():
+def test_the_state_dict_holds_the_normalisation():
     network = build_network("small-4", channels=1, classes=2)
     network.normalize_by(images(100, 1, 8))
     copy: Network = build_network("small-4", channels=1, classes=2)
@@ -117,7 +132,7 @@ def statistics(network: Network) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", ["small-4", "wrn-10-1"])
-def test_frozen_statistics_stay_while_the_batch_is_normalised_by_its_own(name):
+def test_frozen_statistics_stay_while_the_batch_is_normalised_by_itself(name):
     network = build_network(name, channels=1, classes=2).train()
     network(images(8, 1, 8, seed=1))
     before = statistics(network)
@@ -144,7 +159,7 @@ def test_frozen_statistics_let_gradients_through():
                 output = network(images(8, 1, 8))
         else:
             output = network(images(8, 1, 8))
-        output.logits.square().sum().backward()  # after the block, where training does it
+        output.logits.square().sum().backward()  # after the block, as in training
         gradients.append([parameter.grad for parameter in network.parameters()])
     for left, right in zip(*gradients, strict=True):
         assert left is not None
@@ -152,7 +167,7 @@ def test_frozen_statistics_let_gradients_through():
         torch.testing.assert_close(left, right)
 
 
-def test_statistics_thaw_even_after_an_error():
+def test_statistics_are_no_longer_frozen_after_an_error():
     network = build_network("wrn-10-1", channels=1, classes=2).train()
     norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
     norms[0].momentum = 0.25

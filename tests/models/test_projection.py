@@ -25,7 +25,7 @@ def test_the_projection_is_two_normalised_and_rectified_layers_and_a_linear_one(
     torch.testing.assert_close(head(features()).double(), x @ weight.T + bias, atol=1e-5, rtol=1e-4)
 
 
-def test_an_evaluated_projection_treats_every_feature_alone(head):
+def test_in_evaluation_mode_the_projection_of_a_feature_does_not_depend_on_others(head):
     for seed in range(3):
         head(features(seed=seed))
     head.eval()

@@ -1,4 +1,4 @@
-"""Batches of which some images only take part: the forward pass of all, the backward pass of those that learn."""
+"""Target-only images: they are in the forward pass but have no backward pass."""
 
 import copy
 
@@ -15,14 +15,14 @@ LEARNED, CONSTANT = 24, 20
 
 
 def images() -> Tensor:
-    """Structured images, as random ones all have the same statistics."""
+    """Structured images: noise images would all have the same statistics."""
     torch.manual_seed(0)
     coarse = torch.randn(LEARNED + CONSTANT, 3, 4, 4)
     return F.interpolate(coarse, size=16, mode="bilinear") + 0.2 * torch.randn(LEARNED + CONSTANT, 3, 16, 16)
 
 
 def gradients(network: nn.Module, targets: int) -> tuple[Tensor, dict[str, Tensor]]:
-    """Features, and gradients of a loss that only the learning images have."""
+    """Features, and gradients of a loss of the learning images."""
     torch.manual_seed(1)
     features = network(images(), targets)
     loss = F.cross_entropy(features[:LEARNED], torch.randint(features.shape[1], (LEARNED,)))
@@ -56,7 +56,7 @@ def test_the_gradient_is_nearly_that_of_all_images(network):
         assert 0.8 < gradient.norm() / expected[name].norm() < 1.25, name
 
 
-def test_images_that_do_not_learn_get_no_gradient():
+def test_target_only_images_get_no_gradient():
     norm = BatchNorm(3)
     x = torch.randn(6, 3, 4, 4, requires_grad=True)
     (norm(x, targets=2) * torch.randn(6, 3, 4, 4)).sum().backward()
@@ -65,12 +65,12 @@ def test_images_that_do_not_learn_get_no_gradient():
     assert x.grad[:4].abs().min() > 0
 
 
-def test_the_gradient_has_no_part_along_shift_and_scale_of_what_is_normalised():
+def test_the_gradient_has_no_part_along_shift_and_scale_of_the_input():
     torch.manual_seed(0)
     norm = BatchNorm(3, eps=1e-9).double()
     norm.weight.data.uniform_(0.5, 1.5)
     x = torch.randn(7, 3, 4, 4, dtype=torch.double)
-    x[4:] = 2 * x[4:] + 3  # the images that do not learn have other moments
+    x[4:] = 2 * x[4:] + 3  # target-only images have other moments
     x.requires_grad_()
     (norm(x, targets=3) * torch.randn_like(x)).sum().backward()
     assert x.grad is not None
@@ -90,7 +90,7 @@ def test_weight_and_bias_learn_from_the_learning_images_exactly():
     torch.testing.assert_close(norm.bias.grad, plain.bias.grad, rtol=1e-4, atol=1e-4)
 
 
-def test_in_bfloat16_the_gradient_is_that_of_float32_but_for_rounding():
+def test_in_bfloat16_the_gradient_equals_that_of_float32_up_to_rounding():
     torch.manual_seed(0)
     x, direction = torch.randn(7, 3, 6, 6).bfloat16(), torch.randn(7, 3, 6, 6).bfloat16()
     found = []

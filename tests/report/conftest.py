@@ -1,16 +1,19 @@
-"""Runs of a few steps, and the pages on them, that several test files look at."""
+"""Runs of a few steps, pages on them, and fake figures, for several test files."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from aggmatch.config import Layer
-from aggmatch.report import embedding
+from aggmatch.errors import AggMatchError
+from aggmatch.report import figures
+from aggmatch.report.figure import Panel, Plot, house_style, new_figure
+from aggmatch.report.figures import features
 from aggmatch.report.page import page
-from aggmatch.runs.stored import RunRecord, read_runs
+from aggmatch.runs.stored import StoredRun, read_runs
 from aggmatch.settings import resolve
 from aggmatch.training import run as loop
 
@@ -38,11 +41,58 @@ def trained(tmp_path_factory) -> dict[str, Path]:
     return {method: place / method for method in ("aggmatch", "supervised")}
 
 
+class FakeFigures:
+    """Stands in for the registry of figures and for `draw`: one figure for each chapter, quick to draw."""
+
+    def __init__(self) -> None:
+        self.figures = {
+            f"{chapter}_figure": figures.Figure(self.panels(chapter), chapter, "its log", quick=chapter == "training")
+            for chapter in figures.CHAPTERS
+        }
+
+    def panels(self, chapter: str) -> Callable[[Sequence[StoredRun]], Iterator[Panel]]:
+        """Draws two plots, of which only the second has a heading."""
+
+        def draw(runs: Sequence[StoredRun]) -> Iterator[Panel]:
+            with house_style():
+                drawn = [new_figure(3.0, 1.0), new_figure(1.0, 1.0)]
+                drawn[0].subplots().plot([0, 1])
+            plots = [Plot("line", drawn[0]), Plot("empty", drawn[1], runs[0].name)]
+            yield Panel(f"fake-{chapter}", f"The title of {chapter}", f"The caption of {chapter}.", plots)
+
+        return draw
+
+    def names(self) -> list[str]:
+        return list(self.figures)
+
+    def load(self, name: str) -> figures.Figure:
+        return self.figures[name]
+
+    def draw(
+        self, runs: Sequence[StoredRun], names: Sequence[str], *, missing: Callable[[str, str], None]
+    ) -> Iterator[tuple[str, Panel]]:
+        for name in names:
+            try:
+                for panel in self.figures[name].draw(runs):
+                    yield name, panel
+            except AggMatchError as error:
+                missing(name, str(error))
+
+
+@pytest.fixture
+def fakes(monkeypatch) -> FakeFigures:
+    """Within the test, the page draws fake figures: real ones take seconds."""
+    fake = FakeFigures()
+    monkeypatch.setattr(figures, "FIGURES", fake)
+    monkeypatch.setattr(figures, "draw", fake.draw)
+    return fake
+
+
 @contextmanager
 def first_features_for_tsne() -> Iterator[None]:
-    """Within, the first two features stand in for t-SNE, which takes seconds."""
+    """Within, the first two features replace t-SNE, which takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedding, "tsne", lambda feature, start=None: feature[:, :2])
+        patch.setattr(features, "tsne", lambda feature, start=None: feature[:, :2])
         yield
 
 
@@ -87,15 +137,15 @@ def rival_folders(tmp_path_factory) -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def rivals(rival_folders) -> list[RunRecord]:
+def rivals(rival_folders) -> list[StoredRun]:
     return read_runs(rival_folders)
 
 
 @pytest.fixture(scope="session")
-def aggmatch_run(rivals) -> RunRecord:
+def aggmatch_run(rivals) -> StoredRun:
     return rivals[0]
 
 
 @pytest.fixture(scope="session")
-def fixmatch_run(rivals) -> RunRecord:
+def fixmatch_run(rivals) -> StoredRun:
     return rivals[1]

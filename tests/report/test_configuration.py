@@ -6,13 +6,13 @@ import pytest
 from tests.folders import write_folder
 
 from aggmatch import cli
-from aggmatch.report.configuration import command, departures, difference_rows, setting_rows
+from aggmatch.report.summary import changed_settings, command, difference_rows, setting_rows
 from aggmatch.runs.stored import read_runs
 from aggmatch.training import run as loop
 
 
 class Captured(Exception):  # noqa: N818
-    """Stops the command line where training would start."""
+    """Stops the command line before training starts."""
 
 
 @pytest.mark.parametrize(
@@ -40,24 +40,24 @@ def test_the_command_repeats_the_configuration(tmp_path, monkeypatch, changes: d
     assert captured.value.args[0] == run.settings.identity()
 
 
-def test_the_command_says_what_departs_from_the_recipe_and_no_more(tmp_path):
+def test_the_command_names_only_what_differs_from_the_recipe(tmp_path):
     (run,) = read_runs([write_folder(tmp_path / "a", optim__lr=0.1)])
     assert command(run) == "aggmatch train digits --method fixmatch --labels 40 --fold 0 --set optim.lr=0.1"
 
 
-def test_of_all_labels_the_command_says_so_where_the_recipe_takes_fewer(tmp_path):
+def test_the_command_asks_for_all_labels_if_the_recipe_takes_fewer(tmp_path):
     (run,) = read_runs([write_folder(tmp_path / "a", data__labels=None)])
     assert command(run) == "aggmatch train digits --method fixmatch --fold 0 --set data.labels=none"
 
 
-def test_a_given_split_says_labels_and_fold_itself(tmp_path):
+def test_a_given_split_replaces_labels_and_fold_in_the_command(tmp_path):
     (run,) = read_runs([write_folder(tmp_path / "a", data__split="s.json", data__fold=3)])
     assert command(run) == "aggmatch train digits --method fixmatch --split s.json"
 
 
-def test_only_departures_from_the_recipe_are_marked(tmp_path):
+def test_only_differences_from_the_recipe_are_marked(tmp_path):
     (run,) = read_runs([write_folder(tmp_path / "a", optim__lr=0.1, runtime__device="cpu")])
-    assert departures(run) == {"data.labels": 40, "optim.lr": 0.1}
+    assert changed_settings(run) == {"data.labels": 40, "optim.lr": 0.1}
     rows = {row.key: row for row in setting_rows(run)}
     assert (rows["optim.lr"].values, rows["optim.lr"].usual, rows["optim.lr"].departs) == (["0.1"], "0.03", True)
     assert (rows["views.rounds"].values, rows["views.rounds"].usual, rows["views.rounds"].departs) == (
@@ -69,7 +69,7 @@ def test_only_departures_from_the_recipe_are_marked(tmp_path):
     assert rows["runtime.graph"].values == ["true"]
 
 
-def test_of_several_runs_only_the_differences_are_shown(tmp_path):
+def test_only_settings_in_which_runs_differ_are_shown(tmp_path):
     runs = read_runs([write_folder(tmp_path / "a"), write_folder(tmp_path / "b", method="supervised", optim__lr=0.1)])
     rows = {row.key: row for row in difference_rows(runs)}
     others = {key for key in rows if not key.startswith("method.")}

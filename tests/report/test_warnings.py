@@ -1,34 +1,34 @@
 import pytest
 from tests.folders import SUMMARY, line, write_folder
 
-from aggmatch.report.warnings import concerns, concerns_of_several
+from aggmatch.report.warnings import warnings_of, warnings_of_several
 from aggmatch.runs.stored import read_runs
 
 
 def titles(path) -> list[str]:
-    return [concern.title for concern in concerns(read_runs([path])[0])]
+    return [warning.title for warning in warnings_of(read_runs([path])[0])]
 
 
-def test_a_good_run_raises_no_concern(tmp_path):
+def test_a_good_run_has_no_warning(tmp_path):
     log = [
         line(20 * n, pseudo_precision=0.5 + n / 200, pseudo_coverage=0.9, queue_fill=[64] * 10) for n in range(1, 51)
     ]
     assert titles(write_folder(tmp_path / "a", log, {}, method="aggmatch")) == []
 
 
-def test_an_unfinished_run_is_named_with_the_command_that_continues_it(tmp_path):
+def test_the_warning_about_an_unfinished_run_has_the_command_that_continues_it(tmp_path):
     path = write_folder(tmp_path / "my run", [line(300)])
-    (concern,) = concerns(read_runs([path])[0])
-    assert concern.title == "The run is not finished"
-    assert "300 of 1,000 steps" in concern.finding
-    assert concern.command == f"aggmatch train --resume --out '{path}'"
+    (warning,) = warnings_of(read_runs([path])[0])
+    assert warning.title == "The run is not finished"
+    assert "300 of 1,000 steps" in warning.finding
+    assert warning.command == f"aggmatch train --resume --out '{path}'"
 
 
 @pytest.mark.parametrize(("accuracy", "fires"), [(42.0, True), (43.0, False)])
-def test_a_class_below_half_of_the_mean_is_named(tmp_path, accuracy, fires):
+def test_a_class_below_half_of_the_mean_gives_a_warning(tmp_path, accuracy, fires):
     by_class = SUMMARY["class_accuracy"] | {"3": accuracy}  # half of the mean is 42.6 and 42.65
-    found = list(concerns(read_runs([write_folder(tmp_path / "a", [], {"class_accuracy": by_class})])[0]))
-    assert [concern.title for concern in found] == (["A class is hardly recognised"] if fires else [])
+    found = list(warnings_of(read_runs([write_folder(tmp_path / "a", [], {"class_accuracy": by_class})])[0]))
+    assert [warning.title for warning in found] == (["A class is hardly recognised"] if fires else [])
     if fires:
         assert found[0].finding == "3: 42.0 %; the mean over classes is 85.20 %."
 
@@ -50,34 +50,30 @@ def precisions(*values: tuple[float, float]) -> list[dict[str, object]]:
         ([], False),
     ],
 )
-def test_falling_precision_is_named(tmp_path, log, fires):
+def test_falling_precision_gives_a_warning(tmp_path, log, fires):
     found = titles(write_folder(tmp_path / "a", log, {}))
     assert found == (["Pseudo labels got worse during training"] if fires else [])
 
 
 @pytest.mark.parametrize(
     ("fill", "changes", "fires"),
-    [
-        ([64] * 9 + [63], {}, True),
-        ([64] * 10, {}, False),
-        ([640], {"method__class_balanced": False}, False),
-    ],
+    [([64] * 9 + [63], {}, True), ([64] * 10, {}, False), ([640], {"method__class_balanced": False}, False)],
 )
-def test_rings_that_never_filled_are_named(tmp_path, fill, changes, fires):
+def test_rings_that_never_filled_give_a_warning(tmp_path, fill, changes, fires):
     path = write_folder(tmp_path / "a", [line(1000, queue_fill=fill)], {}, method="aggmatch", **changes)
     assert titles(path) == (["Part of the queue never filled"] if fires else [])
     if fires:
-        (concern,) = concerns(read_runs([path])[0])
-        assert "1 of 10 ended with fewer images: 9: 63." in concern.finding
+        (warning,) = warnings_of(read_runs([path])[0])
+        assert "1 of 10 ended with fewer images: 9: 63." in warning.finding
 
 
-def test_a_queue_that_may_still_fill_is_no_concern(tmp_path):
+def test_a_queue_that_may_still_fill_gives_no_warning(tmp_path):
     path = write_folder(tmp_path / "a", [line(20, queue_fill=[1] * 10)], method="aggmatch")
     assert titles(path) == ["The run is not finished"]
 
 
 @pytest.mark.parametrize(("steps", "fires"), [(999, True), (1000, False), (2000, False)])
-def test_fewer_steps_than_the_recipe_are_named(tmp_path, steps, fires):
+def test_fewer_steps_than_the_recipe_give_a_warning(tmp_path, steps, fires):
     path = write_folder(tmp_path / "a", [], {"steps": steps}, train__steps=steps)
     assert titles(path) == (["Shorter than the recipe"] if fires else [])
 
@@ -85,21 +81,55 @@ def test_fewer_steps_than_the_recipe_are_named(tmp_path, steps, fires):
 @pytest.mark.parametrize(
     ("online", "evaluated", "fires"), [(92.5, "average", True), (91.5, "average", False), (99.0, "online", False)]
 )
-def test_an_average_that_lags_is_named(tmp_path, online, evaluated, fires):
+def test_an_average_that_lags_behind_gives_a_warning(tmp_path, online, evaluated, fires):
     path = write_folder(tmp_path / "a", [], {"accuracy_online": online}, train__evaluated=evaluated)
     assert titles(path) == (["The averaged network lags behind"] if fires else [])
 
 
 @pytest.mark.parametrize(("accuracy", "fires"), [(79.9, True), (80.1, False)])
-def test_a_method_below_supervised_training_is_named(tmp_path, accuracy, fires):
+def test_a_method_below_the_baseline_gives_a_warning(tmp_path, accuracy, fires):
     paths = [
         write_folder(tmp_path / "s", [], {"accuracy": 80.0}, method="supervised"),
         write_folder(tmp_path / "f", [], {"accuracy": accuracy}),
     ]
-    found = list(concerns_of_several(read_runs(paths)))
-    assert [concern.title for concern in found] == (["Unlabelled images did not help"] if fires else [])
+    found = list(warnings_of_several(read_runs(paths)))
+    assert [warning.title for warning in found] == (["Unlabelled images did not help"] if fires else [])
     if fires:
         assert "reaches 80.00 %, more than fixmatch with 79.90 %" in found[0].finding
+
+
+METHOD = """
+from aggmatch import Method
+from aggmatch.config import Settings
+
+class Mine(Method[Settings]):
+    baseline = {baseline}
+
+    @classmethod
+    def memory_slots(cls, config, classes):
+        return [5] * classes
+"""
+
+
+@pytest.mark.parametrize("baseline", [True, False])
+def test_a_method_says_itself_that_it_is_a_baseline(tmp_path, baseline):
+    name = f"{tmp_path / f'method_{baseline}.py'}:Mine"
+    (tmp_path / f"method_{baseline}.py").write_text(METHOD.format(baseline=baseline))
+    paths = [
+        write_folder(tmp_path / "m", [], {"accuracy": 80.0}, method=name),
+        write_folder(tmp_path / "f", [], {"accuracy": 70.0}),
+    ]
+    found = list(warnings_of_several(read_runs(paths, allow=[name])))
+    assert [warning.title for warning in found] == (["Unlabelled images did not help"] if baseline else [])
+
+
+@pytest.mark.parametrize(("fill", "fires"), [([5] * 10, False), ([5] * 9 + [4], True), ([4], False)])
+def test_a_method_says_itself_how_many_slots_its_memory_has(tmp_path, fill, fires):
+    name = f"{tmp_path / 'method.py'}:Mine"
+    (tmp_path / "method.py").write_text(METHOD.format(baseline=False))
+    path = write_folder(tmp_path / "a", [line(1000, queue_fill=fill)], {}, method=name)
+    (run,) = read_runs([path], allow=[name])
+    assert [warning.title for warning in warnings_of(run)] == (["Part of the queue never filled"] if fires else [])
 
 
 def test_runs_that_learn_from_different_labels_are_not_compared(tmp_path):
@@ -107,10 +137,10 @@ def test_runs_that_learn_from_different_labels_are_not_compared(tmp_path):
         write_folder(tmp_path / "s", [], {"accuracy": 80.0}, method="supervised"),
         write_folder(tmp_path / "f", [], {"accuracy": 70.0}, data__labels=20),
     ]
-    assert [concern.title for concern in concerns_of_several(read_runs(paths))] == ["Not everything here is comparable"]
+    assert [warning.title for warning in warnings_of_several(read_runs(paths))] == ["Not everything here is comparable"]
 
 
-def test_long_lists_are_cut_short(tmp_path):
+def test_long_lists_are_shortened(tmp_path):
     path = write_folder(tmp_path / "a", [line(1000, queue_fill=[1] * 10)], {}, method="aggmatch")
-    (concern,) = concerns(read_runs([path])[0])
-    assert concern.finding.endswith("7: 1 and 2 more.")
+    (warning,) = warnings_of(read_runs([path])[0])
+    assert warning.finding.endswith("7: 1 and 2 more.")

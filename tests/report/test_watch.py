@@ -4,21 +4,21 @@ import shutil
 import pytest
 from tests.folders import line
 
-from aggmatch.report import watch as module
-from aggmatch.report.watch import watch
+from aggmatch.report import page as module
+from aggmatch.report.page import watch
 from aggmatch.runs.log import Log
 
 
 @pytest.fixture
-def training(trained, quick_map, tmp_path):
-    """The folder of a run that looks as if it were still training, and what finishes it."""
+def training(trained, fakes, tmp_path):
+    """The folder of a run that seems to be training, and a function that finishes it."""
     path = shutil.copytree(trained["supervised"], tmp_path / "run")
     summary = (path / "summary.json").read_bytes()
     (path / "summary.json").unlink()
     return path, lambda: (path / "summary.json").write_bytes(summary)
 
 
-def test_the_page_follows_the_run_and_is_whole_when_it_has_finished(training, tmp_path):
+def test_the_page_follows_the_run_and_is_complete_when_it_has_finished(training, tmp_path):
     path, finish = training
     out = tmp_path / "report.html"
     seen: list[str] = []
@@ -32,20 +32,20 @@ def test_the_page_follows_the_run_and_is_whole_when_it_has_finished(training, tm
         else:
             finish()
 
-    assert watch([path], out, tell=told.append, pause=pause)
+    assert watch([path], out, progress=told.append, pause=pause)
     first, second = seen
     assert "at step 12 of 12" in first
     assert "at step 13 of 12" in second
     assert all('http-equiv="refresh"' in source and 'id="features"' not in source for source in seen)
     last = out.read_text()
-    assert "learnt digits from 20 labels" in last
+    assert "learned digits from 20 labels" in last
     assert 'http-equiv="refresh"' not in last
     assert 'id="features"' in last
     assert told[:2] == ["supervised fold 0 step 12 of 12", "supervised fold 0 step 13 of 12"]
     assert [item.name for item in tmp_path.iterdir() if item.name.startswith(".")] == []
 
 
-def test_data_may_be_fetched_whenever_the_run_is_read_again(training, tmp_path, monkeypatch):
+def test_every_reading_of_the_run_may_download_its_data(training, tmp_path, monkeypatch):
     path, finish = training
     asked = []
 
@@ -54,11 +54,11 @@ def test_data_may_be_fetched_whenever_the_run_is_read_again(training, tmp_path, 
         return ""
 
     monkeypatch.setattr(module, "page", page)
-    assert watch([path], tmp_path / "report.html", download=True, tell=lambda _: None, pause=lambda _: finish())
+    assert watch([path], tmp_path / "report.html", download=True, pause=lambda _: finish())
     assert asked == [True, True]
 
 
-def test_a_run_that_logs_nothing_new_is_not_written_again(training, tmp_path):
+def test_the_page_is_not_rewritten_if_nothing_was_logged(training, tmp_path):
     path, _ = training
     out = tmp_path / "report.html"
     versions: list[int] = []
@@ -68,7 +68,7 @@ def test_a_run_that_logs_nothing_new_is_not_written_again(training, tmp_path):
         if len(versions) == 3:
             raise KeyboardInterrupt
 
-    watch([path], out, tell=lambda _: None, pause=pause)
+    watch([path], out, pause=pause)
     assert len(set(versions)) == 1
 
 
@@ -79,13 +79,13 @@ def test_an_interrupt_leaves_a_page_that_no_longer_reloads(training, tmp_path):
         raise KeyboardInterrupt
 
     out = tmp_path / "report.html"
-    assert not watch([path], out, tell=lambda _: None, pause=pause)
+    assert not watch([path], out, pause=pause)
     assert 'http-equiv="refresh"' not in out.read_text()
     assert "The run is not finished" in out.read_text()
 
 
-def test_finished_runs_are_written_at_once(trained, quick_map, tmp_path):
+def test_the_page_of_finished_runs_is_written_at_once(trained, fakes, tmp_path):
     out = tmp_path / "report.html"
-    assert watch([trained["supervised"]], out, tell=lambda _: None, pause=lambda _: pytest.fail("nothing to wait for"))
+    assert watch([trained["supervised"]], out, pause=lambda _: pytest.fail("nothing to wait for"))
     summary = json.loads((trained["supervised"] / "summary.json").read_text())
     assert f"{summary['accuracy']:.1f}" in out.read_text()

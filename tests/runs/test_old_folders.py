@@ -22,12 +22,12 @@ def folder(tmp_path):
     return copy
 
 
-def test_a_finished_run_predicts_as_its_summary_says(folder):
+def test_a_finished_run_reproduces_its_accuracy(folder):
     model = aggmatch.TrainedModel.load(folder("finished"))
     assert model.evaluate(model.data()).accuracy == pytest.approx(57.22, abs=0.5)
 
 
-def test_a_run_that_stopped_half_way_ends_with_the_weights_of_the_finished_one(folder):
+def test_a_run_that_stopped_half_way_finishes_with_the_weights_of_the_finished_one(folder):
     run = aggmatch.resume(folder("halfway"))
     assert run.state.steps_done == 40
     for _ in run.train():
@@ -39,7 +39,7 @@ def test_a_run_that_stopped_half_way_ends_with_the_weights_of_the_finished_one(f
 
 
 @pytest.mark.parametrize("name", ["finished", "halfway"])
-def test_the_commands_take_old_folders(run, folder, name):
+def test_the_commands_read_old_folders(run, folder, name):
     path = folder(name)
     code, out, _ = run("results", path, "--as", "csv")
     assert code == 0

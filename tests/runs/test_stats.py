@@ -1,6 +1,15 @@
 import pytest
 
-from aggmatch.runs.stats import Length, Median, departures, describe_counts, describe_departures, likeness
+from aggmatch.runs.stats import (
+    Length,
+    Median,
+    departures,
+    describe_counts,
+    describe_departures,
+    likeness,
+    median_of_last,
+    wilson,
+)
 from aggmatch.settings import resolve
 
 
@@ -8,27 +17,40 @@ def settings(**changes):
     return resolve({key.replace("__", "."): value for key, value in changes.items()})
 
 
-def test_finished_runs_are_better_founded_than_unfinished_ones_and_long_ones_than_short_ones():
+def test_lengths_sort_unfinished_before_finished_and_short_before_long():
     lengths = [Length(False, 900, 1000), Length(True, 5, 5), Length(False, 20, 1000), Length(True, 1000, 1000)]
     assert [length.text for length in sorted(lengths)] == ["20 of 1,000", "900 of 1,000", "5", "1,000"]
 
 
 @pytest.mark.parametrize(
-    ("counts", "text"),
-    [([20, 20], "20 evaluations"), ([1], "1 evaluation"), ([20, 3, 5], "3 to 20 evaluations")],
+    ("counts", "text"), [([20, 20], "20 evaluations"), ([1], "1 evaluation"), ([20, 3, 5], "3 to 20 evaluations")]
 )
-def test_medians_say_how_many_evaluations_they_are_of(counts, text):
+def test_the_number_of_evaluations_in_medians_is_described(counts, text):
     assert describe_counts(Median(50.0, count) for count in counts) == text
 
 
-def test_fold_and_length_are_no_departure_and_all_else_is():
+def test_departures_are_all_settings_except_fold_and_length():
     planned = settings()
     assert departures(planned, settings(data__fold=2, train__steps=7, train__evaluate_every=3)) == {}
     changes = departures(planned, settings(train__seed=3, model__name="small-4"))
     assert describe_departures(changes) == "model.name is 'small-4', not 'small-16'; train.seed is 3, not 0"
 
 
-def test_runs_are_alike_if_they_differ_in_their_length_alone():
+def test_runs_are_alike_if_they_differ_only_in_length():
     assert likeness(settings()) == likeness(settings(train__steps=7, train__log_every=3))
     assert likeness(settings()) != likeness(settings(data__fold=1))
     assert likeness(settings()) != likeness(settings(train__seed=1))
+    assert likeness(settings(), any_fold=True) == likeness(settings(data__fold=1), any_fold=True)
+
+
+def test_the_median_is_that_of_the_last_twenty_evaluations():
+    assert median_of_last([float(n) for n in range(1, 26)]) == Median(15.5, 20)
+    assert median_of_last([1.0, 2.0]) == Median(1.5, 2)
+    assert median_of_last([]) is None
+
+
+@pytest.mark.parametrize(
+    ("right", "images", "low", "high"), [(9, 10, 59.6, 98.2), (0, 10, 0.0, 27.8), (50, 50, 92.9, 100.0)]
+)
+def test_wilsons_interval_agrees_with_published_values(right, images, low, high):
+    assert list(wilson(right, images)) == pytest.approx([low, high], abs=0.05)

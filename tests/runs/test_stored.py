@@ -1,40 +1,90 @@
-"""Run folders as analyses see them, and the names by which runs are told apart."""
+"""Runs read from their folders, and the names that tell them apart."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.folders import SUMMARY, line, write_folder
 
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
-from aggmatch.runs.stored import RunRecord, conditions, first_folds, grouped, read_runs, snapshot_step
+from aggmatch.runs.stats import Length, Median, best_pairs, conditions, first_of_groups, grouped
+from aggmatch.runs.stored import StoredRun, find_runs, most_complete, read_run, read_runs, snapshot_step
 
 
 def named(*folders: Path) -> list[str]:
     return [run.name for run in read_runs(folders)]
 
 
-def test_a_finished_run_is_read_whole(aggmatch_run: RunRecord):
-    run = aggmatch_run
-    assert run.name == "aggmatch fold 0"
-    assert run.method == "aggmatch"
-    assert run.records[-1]["step"] == 30
-    assert run.summary is not None
-    assert run.summary["steps"] == 30
-    assert [snapshot_step(path) for path in run.snapshots] == [3, 15, 30]
-    assert run.snapshot(run.snapshots[1]).step == 15
-    assert run.data().name == "digits"
-    assert len(run.split().labeled) == run.labels == 20
-    assert run.describe() == "aggmatch on digits, 20 labels, fold 0"
+@pytest.fixture(scope="module")
+def old_run() -> StoredRun:
+    """A finished run that version 0.1 wrote."""
+    return read_runs([Path(__file__).parents[1] / "fixtures/runs-0.1/finished"])[0]
 
 
-def test_the_saved_model_is_the_one_of_the_summary(aggmatch_run: RunRecord):
-    assert aggmatch_run.summary is not None
-    result = aggmatch_run.model().evaluate(aggmatch_run.data())
-    assert result.accuracy == pytest.approx(aggmatch_run.summary["accuracy"])
+def test_a_finished_run_is_read_whole(old_run: StoredRun):
+    assert old_run.name == f"aggmatch fold {old_run.fold}"
+    assert old_run.method == "aggmatch"
+    assert old_run.records[-1]["step"] == old_run.steps == 60
+    assert old_run.summary is not None
+    assert old_run.accuracy == old_run.summary["accuracy"]
+    assert old_run.length == Length(True, 60, 60)
+    assert old_run.median == Median(old_run.summary["accuracy_median_of_last_20"], len(old_run.evaluations))
+    assert [snapshot_step(path) for path in old_run.snapshots] == [6, 30, 60]
+    assert old_run.data().name == "digits"
+    assert len(old_run.split().labeled) == old_run.labels
+    assert old_run.describe() == f"aggmatch on digits, {old_run.labels} labels, fold {old_run.fold}"
+
+
+def test_an_unfinished_run_has_the_accuracy_of_its_last_evaluation(tmp_path):
+    evaluated = [line(step, accuracy_average=float(step), accuracy_online=1.0) for step in (100, 200)]
+    run = read_run(write_folder(tmp_path / "run", [*evaluated, line(220)]))
+    assert (run.finished, run.steps, run.accuracy, run.class_accuracy) == (False, 220, 200.0, {})
+    assert run.length == Length(False, 200, 1000)
+    assert run.median == Median(150.0, 2)
+    assert run.seconds == 22.0
+
+
+def test_an_evaluation_takes_pseudo_label_values_of_its_own_step_or_the_nearest(tmp_path):
+    def pseudo(precision):
+        return {"pseudo_precision": precision, "pseudo_recall": 0.2, "pseudo_coverage": 0.3}
+
+    evaluated = {"accuracy_average": 50.0, "accuracy_online": 49.0}
+    records = [
+        line(10, **pseudo(0.1)),
+        line(18, **evaluated),
+        line(20, **pseudo(0.2)),
+        line(30, **evaluated, **pseudo(0.3)),
+    ]
+    run = read_run(write_folder(tmp_path / "run", records))
+    assert run.curve == [{"step": 18, **evaluated, **pseudo(0.2)}, {"step": 30, **evaluated, **pseudo(0.3)}]
+    assert run.pseudo_labels("precision") == pytest.approx(30.0)
+
+
+def test_an_evaluation_of_one_network_only_is_no_point_of_the_curve(tmp_path):
+    assert read_run(write_folder(tmp_path / "run", [line(1, accuracy_average=50.0)])).curve == []
+
+
+def test_of_two_versions_of_a_run_the_most_complete_is_taken(tmp_path):
+    early = read_run(write_folder(tmp_path / "early", [line(10)]))
+    late = read_run(write_folder(tmp_path / "late", [line(20)]))
+    other = read_run(write_folder(tmp_path / "other", data__fold=1))
+    for order in ([early, late, other], [late, early, other]):
+        assert most_complete(order) == [late, other]
+
+
+def test_a_slow_computation_is_cached(old_run: StoredRun):
+    values = iter(range(2))
+    assert [old_run.once("key", lambda: next(values)) for _ in range(2)] == [0, 0]
+
+
+def test_runs_are_found_by_their_folder_or_a_folder_above_it(tmp_path):
+    paths = [write_folder(tmp_path / "runs" / name) for name in ("a", "b", "c")]
+    assert find_runs([tmp_path]) == paths
+    assert find_runs([paths[2], tmp_path / "runs"]) == [paths[2], *paths[:2]]
+    with pytest.raises(AggMatchError, match="empty"):
+        find_runs([tmp_path / "empty"])
 
 
 def test_a_run_that_has_just_begun_has_nothing_to_show_yet(tmp_path):
@@ -44,8 +94,8 @@ def test_a_run_that_has_just_begun_has_nothing_to_show_yet(tmp_path):
     assert read_runs([tmp_path / "run"])[0].records == []
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(AggMatchError, match="is not the folder of a run: it has no config.json."):
+def test_a_folder_without_a_run_is_an_error(tmp_path):
+    with pytest.raises(AggMatchError, match=r"config\.json"):
         read_runs([tmp_path])
 
 
@@ -55,7 +105,7 @@ def test_a_folder_given_twice_is_read_once_in_its_first_place(tmp_path):
     assert [run.path for run in read_runs([two, one, tmp_path / "one/../two"])] == [two, one]
 
 
-def test_changes_touch_where_analyses_run(tmp_path):
+def test_changes_set_where_a_stored_run_computes(tmp_path):
     folder = write_folder(tmp_path / "run")
     (run,) = read_runs([folder], [Layer("the test", {"runtime.data_dir": "elsewhere"})])
     assert run.settings.runtime.data_dir == "elsewhere"
@@ -116,44 +166,60 @@ def test_folds_make_a_group_and_the_first_stands_for_it(tmp_path):
     folders = [write_folder(tmp_path / str(fold), data__fold=fold) for fold in (1, 0)]
     runs = read_runs([*folders, write_folder(tmp_path / "a", method="aggmatch")])
     assert {name: len(group) for name, group in grouped(runs).items()} == {"fixmatch": 2, "aggmatch": 1}
-    assert [run.name for run in first_folds(runs)] == ["fixmatch fold 1", "aggmatch fold 0"]
+    assert [run.name for run in first_of_groups(runs)] == ["fixmatch fold 1", "aggmatch fold 0"]
 
 
-def test_runs_on_the_same_data_share_it(rivals: list[RunRecord]):
-    assert rivals[0].data() is rivals[1].data()
-    assert torch.equal(rivals[0].split().labeled, rivals[1].split().labeled)
+def test_runs_on_the_same_data_share_it(tmp_path):
+    first, second = read_runs([write_folder(tmp_path / name, data__fold=fold) for fold, name in enumerate("ab")])
+    assert first.data() is second.data()
+
+
+def test_the_best_run_is_paired_with_the_best_of_every_other_group(tmp_path):
+    folders = [write_folder(tmp_path / "f", [], {"accuracy": 80.0}), write_folder(tmp_path / "u", method="uda")]
+    folders.append(write_folder(tmp_path / "a", [], {"accuracy": 90.0}, method="aggmatch"))
+    pairs = [(first.method, second.method) for first, second in best_pairs(read_runs(folders))]
+    assert pairs == [("aggmatch", "fixmatch")], "uda is not finished"
 
 
 @pytest.mark.parametrize("download", [False, True])
 def test_missing_files_of_the_data_are_fetched_only_on_request(tmp_path, monkeypatch, download):
     asked = []
-    monkeypatch.setattr("aggmatch.runs.stored.load", lambda *words, **options: asked.append((*words, options)))
+    monkeypatch.setattr("aggmatch.runs.stored.load_for", lambda *given: asked.append(given))
     folder = write_folder(tmp_path / "run", runtime__data_dir=str(tmp_path))
-    read_runs([folder], download=download)[0].data()
-    assert asked == [("digits", tmp_path, download, {"side": 32, "holdout": 0.2})]
+    (run,) = read_runs([folder], download=download)
+    run.data()
+    assert asked == [(run.settings.data, str(tmp_path), download)]
 
 
-def test_a_damaged_log_is_named(tmp_path):
+def test_code_that_a_folder_names_is_imported_only_if_it_is_allowed(tmp_path):
+    (tmp_path / "mine.py").write_text("from aggmatch.methods.fixmatch import FixMatch\n\nMine = FixMatch\n")
+    name = f"{tmp_path / 'mine.py'}:Mine"
+    folder = write_folder(tmp_path / "run", method=name)
+    with pytest.raises(AggMatchError, match="--allow-code"):
+        read_run(folder)
+    assert read_run(folder, allow=[name]).method == "mine.Mine"
+
+
+def test_a_corrupt_log_is_named(tmp_path):
     folder = write_folder(tmp_path / "run", [line(1)])
     (folder / "metrics.jsonl").write_text('{"step": \n{"step": 2}\n')
-    with pytest.raises(AggMatchError, match="metrics.jsonl, line 1: it is not JSON."):
+    with pytest.raises(AggMatchError, match=r"metrics\.jsonl, line 1"):
         read_runs([folder])
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "key"),
     [
-        ("summary.json", {"accuracy": 3}, "it lacks accuracy_average, "),
-        ("summary.json", SUMMARY | {"class_accuracy": 7}, "class_accuracy must be a table, got 7."),
-        ("split.json", {"labeled": 5, "fold": 0}, "labeled must be a list, got 5."),
-        ("split.json", {"labeled": [1], "fold": "x"}, "fold must be a whole number, got 'x'."),
-        ("split.json", {"labeled": [1], "fold": None}, "fold must be a whole number, got None."),
-        ("split.json", {"labeled": [1]}, "it lacks fold."),
+        ("summary.json", {"accuracy": 3}, "accuracy_average"),
+        ("summary.json", SUMMARY | {"class_accuracy": 7}, "class_accuracy"),
+        ("split.json", {"labeled": 5, "fold": 0}, "labeled"),
+        ("split.json", {"labeled": [1], "fold": "x"}, "fold"),
+        ("split.json", {"labeled": [1], "fold": None}, "fold"),
+        ("split.json", {"labeled": [1]}, "fold"),
     ],
 )
-def test_a_damaged_summary_or_split_is_named(tmp_path, name, content, message):
+def test_a_corrupt_summary_or_split_is_named(tmp_path, name, content, key):
     folder = write_folder(tmp_path / "run", [line(1)], {})
     (folder / name).write_text(json.dumps(content))
-    with pytest.raises(AggMatchError) as error:
+    with pytest.raises(AggMatchError, match=rf"{name}: .*{key}"):
         read_runs([folder])
-    assert str(error.value).startswith(f"Cannot read {folder / name}: {message}")

@@ -1,4 +1,4 @@
-"""The captured step against the ordinary one, which only a CUDA device can tell, and no garbage collected meanwhile."""
+"""The captured step equals the ordinary one (on CUDA), and no garbage is collected during a capture."""
 
 import gc
 import weakref
@@ -20,7 +20,7 @@ def on_gpu(test):
 
 
 class Cycle:
-    """Garbage that only the collector can find."""
+    """An object that only the garbage collector can free."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -28,7 +28,7 @@ class Cycle:
 
 @pytest.fixture
 def collector():
-    """Leaves the collector as it was, whatever the test does to it."""
+    """Restores the garbage collector after the test."""
     collecting = gc.isenabled()
     yield
     (gc.enable if collecting else gc.disable)()
@@ -36,7 +36,7 @@ def collector():
 
 @pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize("before", [True, False])
-def test_garbage_is_collected_first_and_none_within(before):
+def test_garbage_is_collected_before_and_not_within(before):
     (gc.enable if before else gc.disable)()
     left = weakref.ref(Cycle())
     with no_collection():
@@ -47,7 +47,7 @@ def test_garbage_is_collected_first_and_none_within(before):
 
 @pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize("before", [True, False])
-def test_the_collector_is_as_before_after_an_error_too(before):
+def test_the_collector_is_restored_after_an_error(before):
     (gc.enable if before else gc.disable)()
     with pytest.raises(RuntimeError, match="spoiled"), no_collection():
         raise RuntimeError("spoiled")
@@ -56,26 +56,26 @@ def test_the_collector_is_as_before_after_an_error_too(before):
 
 @pytest.fixture(autouse=True)
 def exact_convolutions():
-    """Without TF32, which rounds differently from kernel to kernel."""
+    """Switches TF32 off, whose rounding depends on the kernel."""
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield
 
 
 def make(toy_data, toy_split, method, **changes):
-    """A state whose weights hardly move, so that rounding cannot grow from step to step; its velocity tells all."""
+    """A trainer whose weights hardly move, so that rounding errors cannot grow; its velocity shows the gradients."""
     changes = {"train__precision": "float32", "optim__lr": 1e-6} | changes
     return Trainer(toy_settings(method, **changes), toy_data, toy_split, torch.device("cuda"))
 
 
 def assert_alike(left: Trainer, right: Trainer) -> None:
-    """The same sums of gradients, up to rounding."""
+    """Assert the same sums of gradients, up to rounding."""
     for name, velocity in left.optimizer.velocity.items():
         scale = velocity.abs().max().item() + 1e-6
         torch.testing.assert_close(velocity, right.optimizer.velocity[name], atol=1e-2 * scale, rtol=1e-2, msg=name)
 
 
 @on_gpu
-@pytest.mark.parametrize("model", ["small-4", "wrn-10-2"])  # the wide one trains through fused kernels
+@pytest.mark.parametrize("model", ["small-4", "wrn-10-2"])  # the wide one uses fused kernels
 @pytest.mark.parametrize("method", METHODS.names())
 def test_a_captured_step_equals_the_ordinary_one(toy_data, toy_split, method, model):
     ordinary = make(toy_data, toy_split, method, runtime__graph=False, model__name=model)
@@ -91,7 +91,7 @@ def test_a_captured_step_equals_the_ordinary_one(toy_data, toy_split, method, mo
 
 
 @on_gpu
-def test_learning_rate_and_average_advance_in_the_replay(toy_data, toy_split):
+def test_learning_rate_and_average_advance_in_a_replay(toy_data, toy_split):
     moved = []
     for graph in (False, True):
         changes = {"runtime__graph": graph, "train__steps": 10, "optim__lr": 1e-4, "optim__average": 0.5}
@@ -109,7 +109,7 @@ def test_learning_rate_and_average_advance_in_the_replay(toy_data, toy_split):
 
 @on_gpu
 @pytest.mark.parametrize("method", METHODS.names())
-def test_the_fused_network_learns_as_the_plain_one_does(toy_data, toy_split, method):
+def test_the_fused_network_trains_like_the_plain_one(toy_data, toy_split, method):
     fused, plain = (make(toy_data, toy_split, method, runtime__graph=False, model__name="wrn-10-2") for _ in range(2))
     for network in (plain.online, plain.average):
         assert isinstance(network.backbone, WideResNet)
@@ -152,7 +152,7 @@ def test_no_garbage_is_collected_during_the_capture():
 
 
 @on_gpu
-def test_what_cannot_be_captured_goes_on_without():
+def test_a_function_that_cannot_be_captured_runs_without_a_graph():
     generator, expected = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
     torch.manual_seed(4)
     total = torch.zeros((), device="cuda")
@@ -168,12 +168,12 @@ def test_what_cannot_be_captured_goes_on_without():
     for _ in range(WARM_CALLS):
         captured(torch.ones(2, device="cuda"))
     stream = torch.cuda.current_stream()
-    with pytest.warns(UserWarning, match="without a CUDA graph, which is slower: .*captur"):
+    with pytest.warns(UserWarning, match="without a CUDA graph"):
         captured(torch.ones(2, device="cuda"))
     captured(torch.ones(2, device="cuda"))
     assert total.item() == 2 * (WARM_CALLS + 2)
     assert torch.cuda.current_stream() == stream
-    del drawn[WARM_CALLS]  # what the capture recorded without running it
+    del drawn[WARM_CALLS]  # recorded by the capture, but not run
     assert [value.item() for value in drawn] == [
         torch.rand((), device="cuda", generator=expected).item() for _ in drawn
     ]

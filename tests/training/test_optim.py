@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from aggmatch.training.optim import SGD, OptimSettings, average_decay, cosine_rate, update_average
+from aggmatch.settings import OptimSettings
+from aggmatch.training.optim import SGD, average_decay, cosine_rate, update_average
 
 
 def network(seed: int = 0) -> nn.Sequential:
@@ -18,7 +19,7 @@ def backward(model: nn.Module, seed: int) -> None:
     model(torch.randn(5, 1, 4, 4, generator=torch.Generator().manual_seed(seed))).square().mean().backward()
 
 
-def test_sgd_takes_the_same_steps_as_torchs_with_decay_on_kernels_only():
+def test_sgd_equals_torchs_sgd_with_weight_decay_on_kernels_only():
     ours, theirs = network(), network()
     kernels = [p for p in theirs.parameters() if p.ndim > 1]
     others = [p for p in theirs.parameters() if p.ndim == 1]
@@ -54,7 +55,7 @@ def test_sgd_continues_from_its_state():
 @pytest.mark.parametrize(
     ("progress", "share"), [(0.0, 1.0), (0.5, math.cos(7 * math.pi / 32)), (1.0, math.cos(7 * math.pi / 16))]
 )
-def test_the_rate_falls_along_seven_sixteenths_of_a_cosine(progress, share):
+def test_the_learning_rate_follows_seven_sixteenths_of_a_cosine(progress, share):
     assert cosine_rate(0.03, torch.tensor(progress)).item() == pytest.approx(0.03 * share)
 
 
@@ -67,7 +68,7 @@ def test_the_average_moves_towards_the_network_by_one_minus_its_decay():
 
 
 @pytest.mark.parametrize("copied", [True, False])
-def test_statistics_are_copied_where_the_average_has_none_of_its_own(copied):
+def test_statistics_are_copied_on_request(copied):
     online, average = network(), network()
     backward(online, 0)
     update_average(average, online, torch.tensor(0.9), copy_statistics=copied)
@@ -75,7 +76,7 @@ def test_statistics_are_copied_where_the_average_has_none_of_its_own(copied):
     assert all(torch.equal(a, b) for a, b in pairs) == copied
 
 
-def test_a_warm_average_forgets_fast_at_first():
+def test_the_decay_of_the_average_grows_during_its_warmup():
     settings = OptimSettings(average=0.99, average_warmup=True)
     decays = [average_decay(settings, torch.tensor(float(step))).item() for step in (0, 10, 10_000)]
     assert decays == pytest.approx([0.1, 11 / 20, 0.99])
@@ -83,7 +84,7 @@ def test_a_warm_average_forgets_fast_at_first():
     assert average_decay(steady, torch.tensor(0.0)).item() == pytest.approx(0.99)
 
 
-def test_lars_scales_kernels_by_the_definition_and_leaves_the_rest_to_sgd():
+def test_lars_scales_kernels_by_its_definition_and_treats_the_rest_like_sgd():
     ours, theirs = network(), network().double()
     settings = OptimSettings(optimizer="lars", momentum=0.8, weight_decay=0.1, trust=0.02)
     optimizer = SGD(ours, settings)
@@ -108,7 +109,7 @@ def test_lars_scales_kernels_by_the_definition_and_leaves_the_rest_to_sgd():
         torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-6)
 
 
-def test_kernels_move_by_a_share_of_their_norm_with_lars_however_large_the_loss():
+def test_lars_moves_kernels_by_a_share_of_their_norm_for_every_scale_of_the_loss():
     moved = []
     for scale in (1e-3, 1e3):
         model = nn.Linear(4, 3, bias=False)
@@ -121,7 +122,7 @@ def test_kernels_move_by_a_share_of_their_norm_with_lars_however_large_the_loss(
     assert moved == pytest.approx([0.02, 0.02])
 
 
-def test_a_kernel_of_zeros_can_still_learn_with_lars():
+def test_lars_can_move_a_kernel_of_zeros():
     model = nn.Linear(4, 3, bias=False)
     nn.init.zeros_(model.weight)
     model(torch.ones(2, 4)).sum().backward()
@@ -129,7 +130,7 @@ def test_a_kernel_of_zeros_can_still_learn_with_lars():
     torch.testing.assert_close(model.weight.detach(), torch.full((3, 4), -1.0))
 
 
-def test_a_kernel_without_a_slope_stays_finite_with_lars():
+def test_lars_keeps_a_kernel_with_a_zero_gradient_finite():
     model = nn.Linear(4, 3, bias=False)
     before = model.weight.detach().clone()
     (0 * model(torch.ones(2, 4)).sum()).backward()
@@ -138,8 +139,8 @@ def test_a_kernel_without_a_slope_stays_finite_with_lars():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "lars"])
-def test_no_step_reads_a_value_on_the_host(optimizer):
-    with FakeTensorMode():  # tensors without values: whoever asks for one gets an error
+def test_a_step_reads_no_value_on_the_host(optimizer):
+    with FakeTensorMode():  # reading a value of a fake tensor is an error
         model = network()
         backward(model, 0)
         SGD(model, OptimSettings(optimizer=optimizer)).step(torch.tensor(0.1))

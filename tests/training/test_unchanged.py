@@ -1,4 +1,4 @@
-"""Training computes what it always did: weights after 50 steps on digits, to the bit where the processor allows it."""
+"""Training gives the recorded weights after 50 steps on digits: bit by bit on the same kind of processor."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ import aggmatch
 
 RECORDED = json.loads((Path(__file__).parent / "unchanged.json").read_text())
 TOLERANCE = 1e-3
-"""Relative difference of a loss between processors, whose order of sums differs."""
+"""Relative difference of a loss between processors, which add in different orders."""
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -27,7 +27,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def same_arithmetic() -> bool:
-    """Whether this machine adds up in the order of the one that recorded the hashes."""
+    """Whether this machine adds in the same order as the one that recorded the hashes."""
     here = [platform.machine(), torch.backends.cpu.get_cpu_capability(), torch.__version__]
     return here == RECORDED["arithmetic"]
 

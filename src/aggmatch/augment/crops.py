@@ -1,64 +1,33 @@
-"""Large and small crops: a part of the image, resized, mirrored and recoloured, every image by its own draw.
-
-Drawing parameters is kept apart from applying them, shapes never depend on values, and nothing is read on the host.
+"""Large and small random crops, resized, flipped and recoloured; every image draws its own parameters.
 
 Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), S the side of the crops, T tries.
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from aggmatch.augment.randaugment import INDEX, blend, tone
-from aggmatch.config import Fraction, Settings
-from aggmatch.validate import InvalidValue
+from aggmatch.augment.settings import CropSettings
 
 ASPECT = 4 / 3
-"""Largest ratio of the sides of a crop, before it is resized to a square."""
+"""Largest ratio between the sides of a crop, before it is resized to a square."""
 TRIES = 10
-"""Draws of a box of which the first that fits into the image is taken."""
+"""Number of boxes drawn for each image; the first box that fits into the image is used."""
 LEAST_SIDE = 4
-"""Smallest side of a small crop in pixels."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CropSettings(Settings):
-    """How large and small crops of an image are made: PAWS's values for CIFAR-10."""
-
-    large_area: tuple[Fraction, ...] = (0.75, 1.0)
-    """Least and largest share of the image that a large crop shows. It is resized to the side of the image."""
-    small_area: tuple[Fraction, ...] = (0.3, 0.75)
-    """Least and largest share of the image that a small crop shows."""
-    small_side: Fraction = 18 / 32
-    """Side of a small crop as a share of the image's side, rounded to whole pixels, at least 4."""
-    jitter: Fraction = 0.4
-    """Brightness, contrast and saturation change by factors between 1 − jitter and 1 + jitter, in random order."""
-    jittered: Fraction = 0.8
-    """Share of the crops whose colours are jittered."""
-    solarized: Fraction = 0.2
-    """Share of the crops whose grey values are inverted from a random one on."""
-    equalized: Fraction = 0.2
-    """Share of the crops whose histogram is equalized."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("large_area", "small_area"):
-            ends = getattr(self, name)
-            if len(ends) != 2 or not 0 < ends[0] <= ends[1]:
-                raise InvalidValue(name, f"must be two shares above 0, the smaller one first, got {list(ends)}")
+"""Smallest side of a small crop, in pixels."""
 
 
 def side_of_small(side: int, settings: CropSettings) -> int:
-    """Side of a small crop of an image, in pixels."""
+    """Return the side of a small crop of an image, in pixels."""
     return max(round(settings.small_side * side), LEAST_SIDE)
 
 
 def random_crop(
     images: Tensor, area: tuple[float, ...], side: int, settings: CropSettings, mirror: bool, generator: torch.Generator
 ) -> Tensor:
-    """A random part of every image whose share of it lies within `area`: uint8, (N, C, H, W) → (N, C, S, S)."""
+    """Return a random part of every image, its share of the area within `area`: uint8, (N, C, H, W) → (N, C, S, S)."""
     count = len(images)
     box = draw_boxes(count, images.shape[-1], area, generator)
     mirrored_N = uniform((count,), generator) < mirror / 2
@@ -66,20 +35,17 @@ def random_crop(
 
 
 def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Numbers from U[0, 1) on the generator's device."""
+    """Return numbers from U[0, 1) on the generator's device."""
     return torch.rand(shape, generator=generator, device=generator.device)
-
-
-# Cropping --------------------------------------------------------------------------------------------------------
 
 
 def draw_boxes(
     count: int, side: int, area: tuple[float, ...], generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Top, left, height and width of boxes in whole pixels, each (N,).
+    """Draw boxes: top, left, height and width in whole pixels, each (N,).
 
-    Their share of the image is uniform in `area`, their aspect log-uniform in [3/4, 4/3]. Of ten draws the first that
-    fits into the image counts, as in torchvision, and the whole image if none does.
+    The share of the image is uniform in `area`, the aspect ratio log-uniform in [3/4, 4/3]. As in torchvision, the
+    first of ten draws that fits into the image is used, or the whole image if none fits.
     """
     share_TN, aspect_TN = uniform((2, TRIES, count), generator)
     share_TN = torch.lerp(torch.full_like(share_TN, area[0]), torch.full_like(share_TN, area[1]), share_TN)
@@ -97,10 +63,10 @@ def draw_boxes(
 def cut_and_resize(
     images: Tensor, top_N: Tensor, left_N: Tensor, height_N: Tensor, width_N: Tensor, mirrored_N: Tensor, side: int
 ) -> Tensor:
-    """Cut a box out of every image, resize it to a square, then mirror some left to right.
+    """Crop every image to its box, resize the crop to a square, then flip some horizontally.
 
-    Resizing is linear in both directions and two products with matrices, as in Pillow: unlike sampling at points, it
-    leaves out no pixel where the box is larger than the square.
+    As in Pillow, resizing is linear in both directions, by two matrix products: unlike sampling at points, it uses
+    every pixel of a box that is larger than the square.
 
     images: (N, C, H, W). Returns (N, C, S, S), uint8.
     """
@@ -112,7 +78,7 @@ def cut_and_resize(
 
 
 def resizing(start_N: Tensor, length_N: Tensor, source: int, side: int) -> Tensor:
-    """Weights of the source's pixels in every pixel of the resized line, (N, S, source), rows summing to 1.
+    """Return the weights of the source pixels in every pixel of the resized line, (N, S, source); rows sum to 1.
 
     w_sj ∝ max(0, 1 − |j + ½ − start − (s + ½)·length/S| / max(1, length/S)) for pixels j of the box, 0 for others
     """
@@ -123,9 +89,6 @@ def resizing(start_N: Tensor, length_N: Tensor, source: int, side: int) -> Tenso
     inside_NW = (place_NW > 0) & (place_NW < length_N[:, None])
     weight_NSW = (1 - distance_NSW).clamp(min=0) * inside_NW[:, None]
     return weight_NSW / weight_NSW.sum(-1, keepdim=True)
-
-
-# Colours ---------------------------------------------------------------------------------------------------------
 
 
 def recolor(images: Tensor, settings: CropSettings, generator: torch.Generator) -> Tensor:
@@ -143,7 +106,7 @@ def recolor(images: Tensor, settings: CropSettings, generator: torch.Generator) 
 
 
 def draw_jitter(count: int, settings: CropSettings, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Brightness, contrast and saturation (`color`) of every image in its own order, and their factors; both (3, N)."""
+    """Draw the order of brightness, contrast and saturation (`color`) of every image, and the factors; both (3, N)."""
     order_3N = uniform((3, count), generator).argsort(0)
     op_3N = torch.where(order_3N == 0, INDEX["brightness"], INDEX["contrast"]).where(order_3N < 2, INDEX["color"])
     op_3N = op_3N.where(uniform((count,), generator) < settings.jittered, INDEX["identity"])

@@ -1,14 +1,14 @@
-"""RandAugment's operations on a batch in which every image has its own operation and its own magnitude.
+"""The operations of RandAugment, on batches in which every image has its own operation and magnitude.
 
-The operations are three families, and a round sends the whole batch once through each family, with neutral parameters
-for the images whose operation lies elsewhere:
+There are three families of operations. One round applies each family once to the whole batch, with neutral parameters
+for images whose operation belongs to another family:
 
 - geometric: one inverse affine matrix per image, one gather;
 - table: one lookup table per image and channel, one gather;
 - blend: out = degenerate + factor · (image − degenerate), with one degenerate image and one factor per image.
 
-Pixels equal those of Pillow's own operators. On a CUDA device one Triton kernel takes the place of the whole round,
-where Triton is installed; the functions here say what it has to compute.
+Pixels equal those of Pillow's operators. On a CUDA device with Triton, one kernel computes the whole round; the
+functions here are its reference.
 
 Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), V = 256 grey values.
 """
@@ -22,10 +22,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from aggmatch.augment.settings import Interpolation
 from aggmatch.kernels import triton_works
 
 Family = Literal["geometric", "table", "blend", "none"]
-Interpolation = Literal["nearest", "bilinear"]
 
 ONE = 1 << 16
 """1 in the 16.16 fixed point of Pillow's nearest-neighbour transform."""
@@ -33,17 +33,17 @@ ONE = 1 << 16
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of RandAugment: its family, and the ends of its magnitude in the two common settings.
+    """An operation of RandAugment: its family, and the range of its magnitude in both modes.
 
-    Units: degrees (rotate), pixels per pixel (shear), share of the side (translate), bits kept (posterize), first
-    inverted grey value (solarize), factor (the blends). Geometric magnitudes get a random sign when they are drawn.
+    Units: degrees (rotate), pixels per pixel (shear), share of the side (translate), bits kept (posterize), lowest
+    inverted grey value (solarize), factor (blends). Geometric magnitudes get a random sign.
     """
 
     family: Family
     discrete: tuple[float, float] = (0, 0)
-    """Magnitude at level 0 and at level 10; levels 1 to 9 are drawn."""
+    """Magnitudes at level 0 and at level 10; levels 1 to 9 are drawn."""
     continuous: tuple[float, float] = (0, 0)
-    """Magnitudes between these two are drawn."""
+    """Smallest and largest magnitude; values between them are drawn."""
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -53,7 +53,7 @@ OPERATIONS: dict[str, Operation] = {
     "contrast": Operation("blend", discrete=(0.1, 1.9), continuous=(0.05, 0.95)),
     "equalize": Operation("table"),
     "identity": Operation("none"),
-    # Fractions of a bit are dropped. 4.9 − 0.4 L then keeps 4 − ⌊0.4 L⌋ bits as the original does, never 0.
+    # Rounded down to whole bits: 4.9 − 0.4 L keeps 4 − ⌊0.4 L⌋ bits, as in the original, and never 0.
     "posterize": Operation("table", discrete=(4.9, 0.9), continuous=(4, 8)),
     "rotate": Operation("geometric", discrete=(0, 30), continuous=(0, 30)),
     "sharpness": Operation("blend", discrete=(0.1, 1.9), continuous=(0.05, 0.95)),
@@ -64,11 +64,11 @@ OPERATIONS: dict[str, Operation] = {
     "translate_y": Operation("geometric", discrete=(0, 10 / 32), continuous=(0, 0.3)),
 }
 INDEX = {name: index for index, name in enumerate(OPERATIONS)}
-"""Name of an operation → its number in tensors."""
+"""Name of an operation → its number in `op_N`."""
 
 
 def pick(images: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """The pixels at the given places, the same in all channels of an image.
+    """Return the pixels at the given positions, the same in all channels of an image.
 
     out[n, c, y, x] = images[n, c, row[n, y, x], column[n, y, x]]
 
@@ -82,7 +82,7 @@ def pick(images: Tensor, row: Tensor, column: Tensor) -> Tensor:
 
 
 def inverse_affine(op_N: Tensor, magnitude_N: Tensor, side: int) -> Tensor:
-    """Matrices from output to input coordinates; the identity for operations that are not geometric.
+    """Return matrices from output to input coordinates; the identity for operations that are not geometric.
 
     rotate, by θ counter-clockwise about c = side / 2:
         x_in − c = cos θ · (x − c) − sin θ · (y − c),   y_in − c = sin θ · (x − c) + cos θ · (y − c)
@@ -102,14 +102,14 @@ def inverse_affine(op_N: Tensor, magnitude_N: Tensor, side: int) -> Tensor:
 
 
 def warp(images: Tensor, matrix_N23: Tensor, interpolation: Interpolation = "nearest") -> Tensor:
-    """Sample every image through its inverse affine map; what lies outside is black.
+    """Sample every image through its inverse affine map; pixels from outside the image are black.
 
     out[y, x] = images[M · (x + ½, y + ½, 1)], pixel (i, j) covering [i, i + 1) × [j, j + 1)
 
     images: (N, C, H, W); matrix_N23: float64. Returns (N, C, H, W).
     """
     side = images.shape[-1]
-    # Fixed point as in Pillow: exact sums, so that no device rounds a coordinate to another pixel.
+    # Fixed point as in Pillow: sums are exact, so that all devices round a coordinate to the same pixel.
     start_N2 = fixed_point(matrix_N23[:, :, 2] + matrix_N23[:, :, :2].sum(2) / 2)
     step_N22 = fixed_point(matrix_N23[:, :, :2])
     line = torch.arange(side, device=images.device, dtype=torch.int32)
@@ -129,7 +129,7 @@ def warp(images: Tensor, matrix_N23: Tensor, interpolation: Interpolation = "nea
 
 
 def fixed_point(numbers: Tensor) -> Tensor:
-    """Multiples of 2^−16, halves rounded up; int32 of the same shape."""
+    """Round to multiples of 2^−16, halves up; returns int32 of the same shape."""
     return (numbers * ONE + 0.5).floor_().int()
 
 
@@ -143,9 +143,9 @@ def tone(images: Tensor, op_N: Tensor, magnitude_N: Tensor) -> Tensor:
 
 
 def tone_tables(grey_NCP: Tensor, op_N: Tensor, magnitude_N: Tensor) -> Tensor:
-    """Lookup tables of posterize, solarize, auto-contrast and equalize; v ↦ v for all other operations.
+    """Return the lookup tables of posterize, solarize, auto-contrast and equalize; v ↦ v for all other operations.
 
-    posterize: v with its lowest 8 − bits bits cleared;  solarize: 255 − v from the threshold on
+    posterize: v with its lowest 8 − bits bits cleared;  solarize: 255 − v for v ≥ threshold
     auto-contrast: 255 (v − low) / (high − low) with the darkest and the brightest value of the channel
     equalize: ⌊(⌊s/2⌋ + pixels darker than v) / s⌋ with s = ⌊pixels below the brightest value / 255⌋, if s > 0
 
@@ -160,7 +160,7 @@ def tone_tables(grey_NCP: Tensor, op_N: Tensor, magnitude_N: Tensor) -> Tensor:
 
     low_NC, high_NC = grey_NCP.amin(2), grey_NCP.amax(2)
     stretch_NC = (op_N == INDEX["auto_contrast"])[:, None] & (low_NC < high_NC)
-    # Pillow truncates what Python's floats give, hence float64 and a true division: torch takes 255 / x as 255 · x⁻¹.
+    # Pillow truncates the result of Python's floats: this needs float64 and a true division, not 255 · x⁻¹ as in torch.
     range_NC = torch.where(stretch_NC, high_NC - low_NC, 255).double()
     scale_NC = torch.full_like(range_NC, 255) / range_NC
     offset_NC = -torch.where(stretch_NC, low_NC, 0) * scale_NC
@@ -178,7 +178,7 @@ def tone_tables(grey_NCP: Tensor, op_N: Tensor, magnitude_N: Tensor) -> Tensor:
 
 
 def blend(images: Tensor, op_N: Tensor, magnitude_N: Tensor) -> Tensor:
-    """Brightness, color, contrast and sharpness: towards (factor < 1) or away from (> 1) a degenerate image.
+    """Brightness, color, contrast and sharpness: blend towards (factor < 1) or away from (> 1) a degenerate image.
 
     out = degenerate + factor · (image − degenerate), clipped and truncated;  factor 1 for all other operations
     degenerate: black; luminance of the pixel; mean luminance of the image; smoothed image
@@ -193,12 +193,12 @@ def blend(images: Tensor, op_N: Tensor, magnitude_N: Tensor) -> Tensor:
     mean_N111 = (light_N1HW.mean((2, 3), keepdim=True, dtype=torch.float64) + 0.5).floor_().float()
     degenerate = smooth(pixels).mul_(sharpness).add_(light_N1HW * color + mean_N111 * contrast)
     factor_N111 = torch.where(brightness | color | contrast | sharpness, magnitude_N[:, None, None, None], 1)
-    # In place, here and in `smooth`: fresh memory costs more than the arithmetic on a CPU.
+    # In place, here and in `smooth`: on a CPU, new memory costs more than the arithmetic.
     return pixels.sub_(degenerate).mul_(factor_N111).add_(degenerate).clamp_(0, 255).to(torch.uint8)
 
 
 def luminance(pixels: Tensor) -> Tensor:
-    """ITU-R 601 luma in Pillow's 16-bit weights, rounded; whole floats (N, C, H, W) → (N, 1, H, W).
+    """Return ITU-R 601 luma with Pillow's 16-bit weights, rounded; whole floats (N, C, H, W) → (N, 1, H, W).
 
     Every sum stays below 2^24, so float32 is exact.
     """
@@ -209,7 +209,7 @@ def luminance(pixels: Tensor) -> Tensor:
 
 
 def smooth(pixels: Tensor) -> Tensor:
-    """3 × 3 mean in which the centre counts five times, rounded; the border stays. Whole floats (N, C, H, W)."""
+    """Return the 3 × 3 mean with centre weight 5, rounded; the border stays. Whole floats (N, C, H, W)."""
     column_sums = (pixels[..., :-2, :] + pixels[..., 1:-1, :]).add_(pixels[..., 2:, :])
     smoothed = pixels.clone()
     inner = smoothed[..., 1:-1, 1:-1].mul_(4)
@@ -229,9 +229,9 @@ def randaugment_round(
     families: Collection[Family] = ("geometric", "table", "blend"),
     interpolation: Interpolation = "nearest",
 ) -> Tensor:
-    """Apply to every image its one operation, `INDEX[name]`, at its magnitude, in the unit of `Operation`.
+    """Apply one operation to every image: number `INDEX[name]`, magnitude in the unit of `Operation`.
 
-    images: (N, C, H, W); families: those that `op_N` can contain, others cost nothing. Returns (N, C, H, W).
+    images: (N, C, H, W); families: those in `op_N`, others are skipped. Returns (N, C, H, W).
     """
     if kernels := kernels_on(images.device.type):
         return kernels.randaugment_round(images, op_N, magnitude_N, INDEX, interpolation == "bilinear")
@@ -246,7 +246,7 @@ def randaugment_round(
 
 @cache
 def kernels_on(device: str) -> ModuleType | None:
-    """The Triton kernels of the views, for a CUDA device and with Triton; else None."""
+    """Return the Triton kernels of the views, or None without a CUDA device or without Triton."""
     if device != "cuda" or not triton_works():
         return None
     from aggmatch.kernels import randaugment

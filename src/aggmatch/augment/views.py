@@ -1,66 +1,30 @@
-"""Batched views of uint8 images: every image draws its own operations and its own magnitudes.
+"""Views of batches of uint8 images: every image draws its own operations and magnitudes.
 
-Drawing parameters is kept apart from applying them. Shapes never depend on values and nothing is read on the host, so
-a view can be captured in a CUDA graph (register the generator with the graph, and call the view once beforehand).
+Drawing parameters and applying them are separate functions. Shapes never depend on values, and nothing is copied to
+the host, so that a CUDA graph can capture a view (register the generator with the graph, and call the view once first).
 
 Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), R rounds, P operations in the pool.
 """
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from aggmatch.augment.crops import CropSettings, random_crop, side_of_small, uniform
-from aggmatch.augment.randaugment import INDEX, OPERATIONS, Interpolation, kernels_on, pick, randaugment_round
-from aggmatch.config import Fraction, Natural, Settings
+from aggmatch.augment.crops import random_crop, side_of_small, uniform
+from aggmatch.augment.randaugment import INDEX, OPERATIONS, kernels_on, pick, randaugment_round
+from aggmatch.augment.settings import ViewSettings
+from aggmatch.data.images import check_images
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import Registry
-from aggmatch.validate import InvalidValue
 
 GREY = 127
 
 
-@dataclass(frozen=True, kw_only=True)
-class ViewSettings(Settings):
-    """How the views of an image are made."""
-
-    weak: str = "weak"
-    """The view that methods get as their weak one: see `aggmatch list views`, or `path/to/file.py:Name`."""
-    strong: str = "strong"
-    """The same for the strong view."""
-    flip: bool | None = None
-    """Mirror images left to right, half of the time. None: where the data set allows it."""
-    shift: Fraction = 0.125
-    """Largest shift of the weak view as a share of the side, reflect padded: 4 pixels of 32."""
-    randaugment: Literal["discrete", "continuous"] = "continuous"
-    """discrete: integer levels, each round applied half of the time. continuous: magnitudes from ranges, always."""
-    ops: tuple[str, ...] = tuple(OPERATIONS)
-    """Pool from which every round draws one operation per image, with replacement."""
-    rounds: Natural | None = None
-    """Operations per image. None: 2 if discrete, 3 if continuous."""
-    cutout: Fraction = 0.5
-    """Side of the grey square as a share of the image's side; if continuous, the largest. 0 switches it off."""
-    interpolation: Interpolation = "nearest"
-    """How rotation, shear and translation sample pixels; bilinear suits very small images."""
-    crops: CropSettings = field(default_factory=CropSettings)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.ops:
-            raise InvalidValue("ops", "must name at least one operation, got none")
-        for name in self.ops:
-            if name not in OPERATIONS:
-                raise InvalidValue("ops", f"must be among {', '.join(OPERATIONS)}, got {name!r}")
-
-
-# Weak view and cutout -------------------------------------------------------------------------------------------
-
-
 def shift_and_mirror(images: Tensor, down_N: Tensor, right_N: Tensor, mirrored_N: Tensor) -> Tensor:
-    """Move the contents of every image by whole pixels, fill in by reflection, then mirror some left to right.
+    """Shift every image by whole pixels, fill the border by reflection, then flip some images horizontally.
 
     images: (N, C, H, W); down_N, right_N: integers below the side; mirrored_N: bool. Returns (N, C, H, W).
     """
@@ -70,13 +34,13 @@ def shift_and_mirror(images: Tensor, down_N: Tensor, right_N: Tensor, mirrored_N
     line = torch.arange(last + 1, device=images.device)
     row_NH = line - down_N[:, None]
     column_NW = torch.where(mirrored_N[:, None], last - line, line) - right_N[:, None]
-    # Reflection about both edges: |i| unfolds the left one, last − |last − i| the right one.
+    # Reflection at both edges: |i| at the left one, last − |last − i| at the right one.
     row_NH, column_NW = (last - (last - index.abs()).abs() for index in (row_NH, column_NW))
     return pick(images, row_NH[:, :, None], column_NW[:, None, :])
 
 
 def cut_out(images: Tensor, top_N: Tensor, left_N: Tensor, side_N: Tensor) -> Tensor:
-    """Paint one grey square into every image; parts beyond the border are dropped. (N, C, H, W) → (N, C, H, W)."""
+    """Paint a grey square into every image, clipped at the border. (N, C, H, W) → (N, C, H, W)."""
     if kernels := kernels_on(images.device.type):
         return kernels.cut_out(images, top_N, left_N, side_N, GREY)
     line = torch.arange(images.shape[-1], device=images.device)
@@ -84,11 +48,22 @@ def cut_out(images: Tensor, top_N: Tensor, left_N: Tensor, side_N: Tensor) -> Te
     return images.masked_fill((row_NH[:, :, None] & column_NW[:, None, :])[:, None], GREY)
 
 
-# Views -----------------------------------------------------------------------------------------------------------
-
-
 View = Callable[["Augmenter", Tensor, torch.Generator], Tensor]
-"""Makes a view of uint8 images (N, C, H, W): same type, same N; chance comes from the generator alone."""
+"""Takes (augmenter, images, generator); returns a view of the images.
+
+Images are uint8, (N, C, side, side); a view has the same type, N and C. The generator is the only source of randomness.
+A view may build on the views of this package, for example `augmenter.weak(images, generator)`.
+"""
+
+
+def is_view(part: Any) -> bool:
+    """Whether an object can be called with (augmenter, images, generator)."""
+    try:
+        inspect.signature(part).bind(*"123")
+    except (TypeError, ValueError):
+        return False
+    return True
+
 
 VIEWS: Registry[View] = Registry(
     "view",
@@ -96,14 +71,19 @@ VIEWS: Registry[View] = Registry(
     builtin=lambda: {
         name: f"{__name__}:Augmenter.{name}" for name in ("plain", "weak", "strong", "large_crop", "small_crop")
     },
-    accepts=callable,
+    accepts=is_view,
     wanted="a function that takes (augmenter, images, generator) and returns images",
 )
-"""Every view that can be named."""
+"""All views with a name."""
 
 
 class Augmenter:
-    """Makes the views that methods name; `mirror` says whether the data set bears mirrored images."""
+    """Makes the views that methods name.
+
+    settings: section `views` of a run. mirror: whether a horizontal flip preserves the class; `settings.flip` wins.
+
+    Example: `Augmenter(ViewSettings(), mirror=True)("weak", images, torch.Generator().manual_seed(0))`.
+    """
 
     def __init__(self, settings: ViewSettings, mirror: bool) -> None:
         self.settings = settings
@@ -112,33 +92,35 @@ class Augmenter:
         self.rounds = settings.rounds if settings.rounds is not None else 2 if self.discrete else 3
         self.families = frozenset(OPERATIONS[name].family for name in settings.ops)
         self._pools: dict[torch.device, Tensor] = {}
-        self._views: dict[str, View] = {}
+        self._views = {"weak": VIEWS.load(settings.weak), "strong": VIEWS.load(settings.strong)}
 
     def __call__(self, view: str, images: Tensor, generator: torch.Generator) -> Tensor:
-        """The named view of uint8 images (N, C, H, W), in the same type and, but for small crops, the same shape.
+        """Return a view of the images.
 
-        The generator lives on the images' device and is the only source of chance.
+        view: `weak` or `strong`, which the settings may replace, or another view by name or `path/to/file.py:Name`.
+        images: uint8, (N, 1 or 3, side, side). generator: on their device, the only source of randomness.
+        Returns uint8 of the same shape, except for small crops, which have a smaller side.
         """
         check_images(images)
-        return self.find(view)(self, images, generator)
-
-    def find(self, view: str) -> View:
-        """The function that makes a view, imported once; settings may put another one in place of weak and strong."""
         if view not in self._views:
-            chosen = {"weak": self.settings.weak, "strong": self.settings.strong}.get(view, view)
-            self._views[view] = VIEWS.load(chosen)
-        return self._views[view]
+            self._views[view] = VIEWS.load(view)
+        result = self._views[view](self, images, generator)
+        check_images(result, f"The result of view '{view}'")
+        if result.shape[:2] != images.shape[:2]:
+            before, after = tuple(images.shape), tuple(result.shape)
+            raise AggMatchError(f"View '{view}' must keep N and C of its images {before}, got {after}.")
+        return result
 
     def plain(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """The images as they are."""
+        """Return the images unchanged."""
         return images
 
     def weak(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Shifted, and mirrored where allowed."""
+        """Shift, and flip horizontally if allowed."""
         return shift_and_mirror(images, *self.draw_shift(len(images), images.shape[-1], generator))
 
     def strong(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """The weak view, then RandAugment, then cutout."""
+        """Apply the weak view of this package, then RandAugment, then cutout."""
         images = self.weak(images, generator)
         for op_N, magnitude_N in zip(*self.draw_operations(len(images), generator), strict=True):
             images = randaugment_round(images, op_N, magnitude_N, self.families, self.settings.interpolation)
@@ -147,24 +129,24 @@ class Augmenter:
         return images
 
     def large_crop(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Most of the image, resized to its side, mirrored where allowed, in other colours."""
+        """Crop to most of the image, resize to its side, flip if allowed, and change colours."""
         crops = self.settings.crops
         return random_crop(images, crops.large_area, images.shape[-1], crops, self.mirror, generator)
 
     def small_crop(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """A part of the image, resized to a smaller side, mirrored where allowed, in other colours."""
+        """Crop to a part of the image, resize to a smaller side, flip if allowed, and change colours."""
         crops = self.settings.crops
         side = side_of_small(images.shape[-1], crops)
         return random_crop(images, crops.small_area, side, crops, self.mirror, generator)
 
     def draw_shift(self, count: int, side: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Uniform shifts down and right, each in [−s, s], and whether to mirror; each (N,)."""
+        """Draw uniform shifts down and right, each in [−s, s], and whether to flip; each (N,)."""
         most = min(round(self.settings.shift * side), side - 1)
         down_N, right_N = torch.randint(-most, most + 1, (2, count), generator=generator, device=generator.device)
         return down_N, right_N, uniform((count,), generator) < self.mirror / 2
 
     def draw_operations(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Numbers of operations and their magnitudes, both (R, N)."""
+        """Draw the numbers of operations and their magnitudes, both (R, N)."""
         shape, device = (self.rounds, count), generator.device
         chosen_RN = torch.randint(len(self.settings.ops), shape, generator=generator, device=device)
         op_RN, start_RN, end_RN, sign_RN = self._pool(device)[:, chosen_RN]
@@ -177,7 +159,7 @@ class Augmenter:
         return op_RN.long(), torch.where(uniform(shape, generator) < 0.5, magnitude_RN, sign_RN * magnitude_RN)
 
     def draw_square(self, count: int, side: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Top, left and side of squares whose centres are uniform over the image; whole numbers, each (N,)."""
+        """Draw top, left and side of squares with centres uniform over the image; whole numbers, each (N,)."""
         down_N, right_N, share_N = uniform((3, count), generator)
         if self.discrete:
             share_N = torch.ones_like(share_N)
@@ -186,9 +168,9 @@ class Augmenter:
         return top_N, left_N, side_N
 
     def _pool(self, device: torch.device) -> Tensor:
-        """Number, both ends of the magnitude and the sign it may take, for every operation of the pool; (4, K).
+        """Return number, both ends of the magnitude and possible sign of every operation of the pool; (4, P).
 
-        Kept per device: a copy from the host could not be captured in a CUDA graph.
+        Cached per device: a CUDA graph cannot capture a copy from the host.
         """
         if device not in self._pools:
             rows = []
@@ -198,13 +180,3 @@ class Augmenter:
                 rows.append((INDEX[name], *ends, -1 if operation.family == "geometric" else 1))
             self._pools[device] = torch.tensor(rows, dtype=torch.float32).T.contiguous().to(device)
         return self._pools[device]
-
-
-def check_images(images: Tensor) -> None:
-    """Refuse what the views cannot take, in words."""
-    if not isinstance(images, Tensor):
-        raise AggMatchError(f"Images must be a tensor of torch, got {type(images).__name__}.")
-    shape = tuple(images.shape)
-    if images.dtype != torch.uint8 or len(shape) != 4 or shape[1] not in (1, 3) or shape[2] != shape[3]:
-        kind = str(images.dtype).removeprefix("torch.")
-        raise AggMatchError(f"Images must be uint8 of shape (N, 1 or 3, side, side), got {kind} of shape {shape}.")

@@ -1,4 +1,4 @@
-"""The aggregation by itself, in the shapes of the paper's data sets: the fused kernel against the plain form."""
+"""Benchmark of the aggregation alone, in the shapes of the paper's data sets: the fused kernel and the plain form."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,28 +11,23 @@ from torch import Tensor
 from aggmatch.bench.timing import Effort, Timing, captured, release, time_calls
 from aggmatch.methods.aggmatch.aggregation import fused_sums, reference_sums
 
-OPTIONS: dict[str, Any] = {
-    "temperature": 0.05,
-    "feature_term": True,
-    "class_term": "divergence",
-    "class_weight": 0.5,
-}
+OPTIONS: dict[str, Any] = {"temperature": 0.05, "feature_term": True, "class_term": "divergence", "class_weight": 0.5}
 
 
 class Shape(NamedTuple):
-    """How large an aggregation is."""
+    """The size of an aggregation."""
 
     name: str
     classes: int
     slots: int
-    """L: slots of each class."""
+    """L: slots per class."""
     subsets: int
     queries: int
     features: int
 
     @property
     def logarithms(self) -> int:
-        """Logarithms of mixtures, one for each query, slot and class."""
+        """Number of logarithms of mixtures, one for each query, slot and class."""
         return self.queries * self.classes * self.slots * self.classes
 
 
@@ -44,11 +39,11 @@ SHAPES = {
     ),
     "cpu": (Shape("digits", classes=10, slots=64, subsets=8, queries=210, features=64),),
 }
-"""Shapes by kind of device: the plain form of the paper's takes minutes on a CPU."""
+"""Type of device → shapes. On a CPU, the plain form would take minutes in the paper's shapes."""
 
 
 def measure_aggregation(shape: Shape, effort: Effort) -> dict[str, Any]:
-    """Times and memory of both forms, for JSON. A form that there is not, or no memory for, is None."""
+    """Return times and memory of both forms, for JSON. A form is None if it is unavailable or needs too much memory."""
     case = random_case(shape, effort.device)
     kernel = fused_sums(shape.classes, effort.device) if effort.device.type == "cuda" else reference_sums
     fused = measure_form(partial(kernel, *case, **OPTIONS), effort) if kernel is not reference_sums else None
@@ -65,7 +60,7 @@ def measure_aggregation(shape: Shape, effort: Effort) -> dict[str, Any]:
 
 
 def random_case(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Queries and a full queue, dealt to subsets: the arguments of `reference_sums`, with features as in training."""
+    """Return the arguments of `reference_sums`: random queries, a full queue, and its split into subsets."""
     generator = torch.Generator(device).manual_seed(0)
     count = shape.classes * shape.slots
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -81,7 +76,7 @@ def random_case(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor, Ten
 
 
 def measure_form(form: Callable[[], object], effort: Effort) -> dict[str, Any] | None:
-    """Time of one form and the memory it takes beyond what it is given; None if there is too little."""
+    """Return the time of one form and its memory in addition to its arguments; None if the memory is too small."""
     release()
     try:
         extra = extra_bytes(form, effort.device)
@@ -92,7 +87,7 @@ def measure_form(form: Callable[[], object], effort: Effort) -> dict[str, Any] |
 
 
 def time_form(form: Callable[[], object], effort: Effort) -> Timing:
-    """Time of one form, as a CUDA graph where there are any."""
+    """Time one form, as a CUDA graph on CUDA."""
 
     def call() -> None:
         form()
@@ -102,10 +97,10 @@ def time_form(form: Callable[[], object], effort: Effort) -> Timing:
 
 
 def extra_bytes(form: Callable[[], object], device: torch.device) -> int | None:
-    """Most memory that a call holds at once beyond what was held before; None where that cannot be told."""
+    """Return the peak memory of a call in addition to the memory held before it; None if not on CUDA."""
     if device.type != "cuda":
         return None
-    form()  # compiles the kernel, which may take memory of its own
+    form()  # compiles the kernel, which may need memory too
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

@@ -1,17 +1,15 @@
-"""The least that a training step can take here: its arithmetic and its traffic at the best rates of this machine.
+"""A lower bound of the time of a training step: its arithmetic and memory traffic at the best rates of this machine.
 
-Arithmetic is what the convolutions and matrix products of one step compute, counted as torch's functions are called:
-images that learn nothing have no backward pass and so count once, and what Triton kernels do besides (aggregation,
-normalisation) does not count. The rate is that of a large matrix product in the network's arithmetic, timed in the same
-run.
+Arithmetic: the operations of all convolutions and matrix products of one step, counted at the calls of torch's
+functions. Images without a backward pass count once; other work of Triton kernels (aggregation, normalisation) does not
+count. The rate is that of a large matrix product in the same precision, timed in the same process.
 
-Traffic is what every training step of this network has to move if activations do not stay in a cache: the output of
-each convolution and each BatchNorm of the backbone is written once and read once, and so is its gradient for images
-that learn. Weights, views and reading activations again in the backward pass are left out. The rate is that of copying
-a large tensor, timed in the same run.
+Traffic: the output of each convolution and each BatchNorm of the backbone is written once and read once, and so is its
+gradient for images with a backward pass. Weights, views and further reads in the backward pass do not count. The rate
+is that of copying a large tensor, timed in the same process.
 
-Both are lower bounds, of which the larger counts. Convolutions are counted by their direct form; an algorithm that
-multiplies less (Winograd's) could go below the first, and activations that fit into a cache below the second.
+The floor is the larger of both bounds. Convolutions are counted in their direct form: an algorithm with fewer products
+(Winograd) could be faster than the first bound, and activations that stay in a cache faster than the second.
 """
 
 import copy
@@ -32,33 +30,29 @@ from aggmatch.bench.timing import cuda_times, host_times
 from aggmatch.models import Network
 
 SIDES = {"cuda": 8192, "cpu": 1024}
-"""Rows and columns of the matrices by which the arithmetic is timed."""
+"""Type of device → rows and columns of the matrices in the timed product."""
 COPIED = {"cuda": 2**29, "cpu": 2**26}
-"""Bytes of the tensor that is copied."""
+"""Type of device → bytes of the copied tensor."""
 TRIES = 20
 
 
 class Rates(NamedTuple):
-    """The best that this machine was seen to do."""
+    """The best measured rates of this machine."""
 
     flops: float
-    """Operations a second of a matrix product; a multiplication and an addition are two."""
+    """Operations per second of a matrix product; a multiplication and an addition count as two."""
     bytes: float
-    """Bytes a second of a copy, read and written ones together."""
+    """Bytes per second of a copy, read and written bytes together."""
     arithmetic: str
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "flops_per_second": self.flops,
-            "bytes_per_second": self.bytes,
-            "arithmetic": self.arithmetic,
-        }
+        """Return plain values for JSON."""
+        return {"flops_per_second": self.flops, "bytes_per_second": self.bytes, "arithmetic": self.arithmetic}
 
 
 @dataclass(frozen=True)
 class Floor:
-    """The least that a step takes."""
+    """The arithmetic and the traffic of a step, and the least time they take."""
 
     flops: int
     bytes: int
@@ -66,21 +60,21 @@ class Floor:
 
     @property
     def compute(self) -> float:
-        """Seconds that the arithmetic takes."""
+        """Seconds of the arithmetic."""
         return self.flops / self.rates.flops
 
     @property
     def memory(self) -> float:
-        """Seconds that the traffic takes."""
+        """Seconds of the traffic."""
         return self.bytes / self.rates.bytes
 
     @property
     def seconds(self) -> float:
-        """Seconds that no step goes below."""
+        """Lower bound of the seconds of a step."""
         return max(self.compute, self.memory)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {
             "flops": self.flops,
             "bytes": self.bytes,
@@ -92,21 +86,21 @@ class Floor:
 
 
 def find_floor(pieces: Pieces) -> Floor:
-    """The floor of a step of a state that is not captured; runs one."""
-    state = pieces.state
-    with plain_passes(state.online, state.average):
-        flops = count_products(lambda: state.compute(*pieces.indices))
-    calls = [(state.online, pieces.calls.get(ONLINE, [])), (state.average, pieces.calls.get(MOMENTUM, []))]
+    """Return the floor of a step; runs one step. The trainer must not use a CUDA graph."""
+    trainer = pieces.trainer
+    with plain_passes(trainer.online, trainer.average):
+        flops = count_products(lambda: trainer.compute(*pieces.indices))
+    calls = [(trainer.online, pieces.calls.get(ONLINE, [])), (trainer.average, pieces.calls.get(MOMENTUM, []))]
     bytes_ = sum(bytes_moved(network, made) for network, made in calls)
-    return Floor(flops, bytes_, best_rates(state.device, arithmetic_of(state.online)))
+    return Floor(flops, bytes_, best_rates(trainer.device, arithmetic_of(trainer.online)))
 
 
-# What is computed ------------------------------------------------------------------------------------------------
+# Arithmetic ------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def plain_passes(*networks: Network) -> Iterator[None]:
-    """Within, networks compute by torch's functions alone, which can be counted."""
+    """Within, networks use only functions of torch, which can be counted."""
     fused = [network.backbone for network in networks if getattr(network.backbone, "fusible", False)]
     for backbone in fused:
         backbone.fusible = False  # type: ignore[assignment]
@@ -118,9 +112,9 @@ def plain_passes(*networks: Network) -> Iterator[None]:
 
 
 class ProductCounter(TorchDispatchMode):
-    """Within, adds up the operations of convolutions and matrix products, backward passes included."""
+    """Within, counts the operations of convolutions and matrix products, including backward passes."""
 
-    # torch's own FlopCounterMode also follows modules, and fails on one that is called with and without gradients.
+    # FlopCounterMode of torch also tracks modules, and fails for one that is called with and without gradients.
 
     flops = 0
 
@@ -132,24 +126,24 @@ class ProductCounter(TorchDispatchMode):
 
 
 def count_products(function: Callable[[], object]) -> int:
-    """Operations of the convolutions and matrix products that a call computes."""
+    """Return the number of operations of convolutions and matrix products in a call."""
     with ProductCounter() as counter:  # type: ignore[no-untyped-call]
         function()
     return counter.flops
 
 
-# What is moved ---------------------------------------------------------------------------------------------------
+# Traffic ---------------------------------------------------------------------------------------------------------
 
 
 class Pass(NamedTuple):
-    """Arguments of a forward pass, as `Network.forward` takes them."""
+    """Arguments of `Network.forward`."""
 
     images: Tensor
     targets: int = 0
 
 
 def bytes_moved(network: Network, calls: Iterable[Call]) -> int:
-    """Bytes that the activations of forward passes, and their gradients, take to write and read once."""
+    """Return the bytes to write and read once the activations of forward passes and their gradients."""
     total = 0
     learns = any(parameter.requires_grad for parameter in network.parameters())
     for call in calls:
@@ -161,8 +155,8 @@ def bytes_moved(network: Network, calls: Iterable[Call]) -> int:
 
 
 def activation_values(backbone: nn.Module, shape: torch.Size) -> int:
-    """Values that the convolutions and norms of a backbone put out for one image of shape (C, H, W)."""
-    probe = copy.deepcopy(backbone).to("meta").eval()  # shapes alone: nothing is computed
+    """Return the number of output values of the convolutions and norms of a backbone for one image (C, H, W)."""
+    probe = copy.deepcopy(backbone).to("meta").eval()  # only shapes, no values
     sizes: list[int] = []
     for module in probe.modules():
         if isinstance(module, (nn.Conv2d, _BatchNorm)):
@@ -173,16 +167,16 @@ def activation_values(backbone: nn.Module, shape: torch.Size) -> int:
 
 
 def arithmetic_of(network: Network) -> torch.dtype:
-    """The type in which a network convolves."""
+    """Return the type in which a network computes convolutions."""
     return torch.bfloat16 if network.mixed else torch.float32
 
 
-# What the machine can do -----------------------------------------------------------------------------------------
+# Rates of the machine --------------------------------------------------------------------------------------------
 
 
 @cache
 def best_rates(device: torch.device, arithmetic: torch.dtype) -> Rates:
-    """Arithmetic and copying as fast as this machine was ever seen to do them, out of a few tries."""
+    """Measure the best rates of arithmetic and copying; once per process."""
     side = SIDES[device.type]
     left, right = (torch.randn(side, side, device=device).to(arithmetic) for _ in range(2))
     product = torch.empty_like(left)
@@ -195,14 +189,14 @@ def best_rates(device: torch.device, arithmetic: torch.dtype) -> Rates:
 
 
 def fastest(function: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the fastest of a few calls, after two that do not count."""
+    """Return the seconds of the fastest of a few calls; the first two do not count."""
     measure = cuda_times if device.type == "cuda" else host_times
     return min(measure(function, device, TRIES + 2, False)[2:])
 
 
 @contextmanager
 def tensor_cores() -> Iterator[None]:
-    """Within, float32 products may use the tensor cores of a GPU where its convolutions may, as they do by default."""
+    """Within, float32 matrix products may use tensor cores if convolutions may, which is the default."""
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = products.fp32_precision
     products.fp32_precision = convolutions.fp32_precision

@@ -1,4 +1,4 @@
-"""What was measured, as plain values for JSON, and the tables that are made of them."""
+"""Plans and runs the measurements of `aggmatch bench`: plain values for JSON, and tables made of them."""
 
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,8 @@ from aggmatch.bench.timing import Effort, release
 from aggmatch.config import Layer, parse_value
 from aggmatch.data import SOURCES
 from aggmatch.devices import hardware
-from aggmatch.errors import AggMatchError, unknown
+from aggmatch.errors import AggMatchError
+from aggmatch.registry import short_name
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.tables import Table
 
@@ -31,26 +32,24 @@ APART = "Pieces timed apart need not add up to the step; `other` is what is left
 
 @dataclass(frozen=True)
 class Growth:
-    """A setting and the values that it is to grow through."""
+    """A setting and the values at which the step is timed."""
 
     key: str
     values: tuple[Any, ...]
 
     @classmethod
     def parse(cls, text: str) -> "Growth":
-        """`train.batch=32,64` as given to `--grow`."""
+        """Parse `train.batch=32,64`, an argument of `--grow`."""
         key, equals, values = text.partition("=")
         parsed = tuple(parse_value(value.strip()) for value in values.split(",") if value.strip())
         if not equals or not key.strip() or not parsed:
-            raise AggMatchError(
-                f"--grow takes key=value,value,..., got '{text}'. For example: --grow train.batch=32,64"
-            )
+            raise AggMatchError(f"--grow takes key=value,value,..., got '{text}'. Example: --grow train.batch=32,64")
         return cls(key.strip(), parsed)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is to be measured, resolved and checked."""
+    """Everything to measure, resolved and checked."""
 
     methods: Mapping[str, RunSettings]
     growths: Mapping[str, Sequence[tuple[str, Any, RunSettings]]]
@@ -58,12 +57,11 @@ class Plan:
 
 
 def plan(methods: Sequence[str], layers: Sequence[Layer], growths: Sequence[Growth]) -> Plan:
-    """Settings of all measurements. A mistake in any of them is found here, before the first one starts."""
+    """Return the settings of all measurements; raise for any mistake in them, before the first measurement."""
 
     def settings(method: str, *more: Layer) -> RunSettings:
         found = resolve([*layers, Layer(f"--method {method}", {"method.name": method}), *more])
-        if found.data.name not in SOURCES:
-            raise unknown("data set", found.data.name, SOURCES, see="aggmatch list data")
+        SOURCES.load(found.data.name)  # raises if there is no such data set
         return found
 
     chosen = {method: settings(method) for method in methods}
@@ -82,7 +80,11 @@ def plan(methods: Sequence[str], layers: Sequence[Layer], growths: Sequence[Grow
 
 
 def measure_steps(plan: Plan, effort: Effort, *, stages: bool, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Measure all methods and growths. What fails beside others is left out and named; alone, it is the error."""
+    """Measure all methods and growths; return plain values for JSON.
+
+    A measurement that fails is left out, with its reason. If all methods fail, the first reason is raised.
+    tell: progress callback, takes a line of text.
+    """
     methods: list[dict[str, Any]] = []
     growths: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
@@ -103,7 +105,7 @@ def measure_steps(plan: Plan, effort: Effort, *, stages: bool, tell: Callable[[s
         raise AggMatchError(left_out[0]["reason"])
     first = next(iter(plan.methods.values()))
     return {
-        **circumstances(effort.device),
+        **provenance(effort.device),
         "data": first.data.name,
         "images": describe_data(first.data.name),
         "methods": methods,
@@ -113,39 +115,39 @@ def measure_steps(plan: Plan, effort: Effort, *, stages: bool, tell: Callable[[s
 
 
 def measure_method(settings: RunSettings, effort: Effort, *, stages: bool) -> dict[str, Any]:
-    """Everything about a method's step."""
+    """Measure everything about a method's step."""
     return Bench(settings, effort).everything(stages=stages).to_dict()
 
 
 def measure_step(settings: RunSettings, effort: Effort) -> dict[str, Any]:
-    """The step alone."""
+    """Measure the step alone."""
     cost, _ = Bench(settings, effort).step()
     return cost.to_dict()
 
 
 def attempt(measure: Callable[[], dict[str, Any]]) -> dict[str, Any] | str:
-    """What was measured, or why it could not be."""
+    """Return the measurement, or the reason why it failed."""
     try:
         return measure()
     except AggMatchError as error:
         return str(error)
     except torch.OutOfMemoryError:
         reason = "It does not fit into the memory of the GPU."
-    release()  # outside of the handler, which holds on to what did not fit
+    release()  # outside of the handler, which still refers to the tensors
     return reason
 
 
 def measure_kernels(effort: Effort, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Measure the aggregation alone."""
+    """Measure the aggregation alone. tell: progress callback, takes a line of text."""
     rows = []
     for shape in SHAPES[effort.device.type]:
         tell(f"Measuring the aggregation in the shape of {shape.name} ...")
         rows.append(measure_aggregation(shape, effort))
-    return {**circumstances(effort.device), "aggregation": rows}
+    return {**provenance(effort.device), "aggregation": rows}
 
 
-def circumstances(device: torch.device) -> dict[str, Any]:
-    """Where and when it was measured, and with what."""
+def provenance(device: torch.device) -> dict[str, Any]:
+    """Return date, hardware and versions of a measurement."""
     versions = {"aggmatch": aggmatch.__version__, "torch": torch.__version__, "python": platform.python_version()}
     with suppress(metadata.PackageNotFoundError):
         versions["triton"] = metadata.version("triton")
@@ -164,14 +166,14 @@ def circumstances(device: torch.device) -> dict[str, Any]:
 
 
 def tables(report: Mapping[str, Any]) -> Iterator[Table]:
-    """The tables of a report, fresh or read from its JSON."""
+    """Return the tables of a report, which may come from a JSON file."""
     where = f"{report['hardware']}, torch {report['versions']['torch']}, {report['date'][:10]}"
     if "aggregation" in report:
         yield aggregation_table(report["aggregation"], where)
         return
     methods = report["methods"]
     left_out = [f"{entry['method']} was left out: {entry['reason']}" for entry in report["left_out"]]
-    title = f"A training step on {report['data']}: {where}"
+    title = f"A training step on {short_name(report['data'])}: {where}"
     yield step_table(methods, title, [report["images"], PEAK[report["device"]], *left_out])
     yield comparison_table(methods)
     yield floor_table(methods)
@@ -183,7 +185,7 @@ def tables(report: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def step_table(methods: Sequence[Mapping[str, Any]], title: str, notes: Sequence[str]) -> Table:
-    """What a step takes."""
+    """Return the table of time and memory of a step."""
     rows = []
     for method in methods:
         step = method["step"]
@@ -197,20 +199,12 @@ def step_table(methods: Sequence[Mapping[str, Any]], title: str, notes: Sequence
 
 
 def comparison_table(methods: Sequence[Mapping[str, Any]]) -> Table:
-    """The step against the eager one, and the loop against the bare step."""
+    """Return the table that compares the step with the eager step and the training loop."""
     rows = []
     for method in methods:
         eager = method["eager"] and method["eager"]["median_ms"]
-        rows.append(
-            [
-                method["method"],
-                eager,
-                method["eager_over_captured"],
-                1e3 / method["bare"]["median_ms"],
-                method["loop_steps_per_second"],
-                100 * method["loop_share_of_bare"],
-            ]
-        )
+        rates = [1e3 / method["bare"]["median_ms"], method["loop_steps_per_second"], 100 * method["loop_share_of_bare"]]
+        rows.append([method["method"], eager, method["eager_over_captured"], *rates])
     columns = ["method", "eager ms", "× captured", "bare steps/s", "train steps/s", "of bare %"]
     notes = ["bare: the computation alone. train: the training loop with its log, without evaluations and checkpoints."]
     if all(row[1] is None for row in rows):
@@ -219,13 +213,13 @@ def comparison_table(methods: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def without(columns: list[str], rows: list[list[Any]], *dropped: int) -> tuple[list[str], list[list[Any]]]:
-    """A table's columns and rows without some columns."""
+    """Return columns and rows without the dropped columns."""
     kept = [number for number in range(len(columns)) if number not in dropped]
     return [columns[number] for number in kept], [[row[number] for number in kept] for row in rows]
 
 
 def floor_table(methods: Sequence[Mapping[str, Any]]) -> Table:
-    """The least that a step can take."""
+    """Return the table of lower bounds."""
     rows = []
     for method in methods:
         floor = method["floor"]
@@ -238,12 +232,11 @@ def floor_table(methods: Sequence[Mapping[str, Any]]) -> Table:
         for rate in (method["floor"]["rates"] for method in methods)
     }
     meaning = "The floor is the larger of compute and memory, what a step takes at this machine's best rates."
-    notes = [meaning, *sorted(rates)]
-    return Table(columns, rows, "The least that it can take", notes)
+    return Table(columns, rows, "The least that it can take", [meaning, *sorted(rates)])
 
 
 def stage_table(method: Mapping[str, Any]) -> Table:
-    """What the parts of a step take."""
+    """Return the table of the stages of a step."""
     whole = method["step"]["median_ms"]
     rows = [
         [stage["stage"], stage["median_ms"], stage["p5_ms"], stage["p95_ms"], 100 * stage["median_ms"] / whole]
@@ -254,7 +247,7 @@ def stage_table(method: Mapping[str, Any]) -> Table:
 
 
 def growth_table(key: str, points: Sequence[Mapping[str, Any]]) -> Table:
-    """How the step changes with a setting."""
+    """Return the table of steps at several values of a setting."""
     rows = []
     failures = []
     first: dict[str, float] = {}
@@ -272,22 +265,15 @@ def growth_table(key: str, points: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def aggregation_table(rows: Sequence[Mapping[str, Any]], where: str) -> Table:
-    """Both forms of the aggregation."""
+    """Return the table of both forms of the aggregation."""
     content = []
     for row in rows:
         fused, plain = row["fused"] or {}, row["plain"] or {}
-        memory = [form.get("extra_memory_bytes") for form in (fused, plain)]
+        sizes = [form.get("extra_memory_bytes") for form in (fused, plain)]
+        memory = [size / 1e6 if size is not None else None for size in sizes]
         rate = row["logarithms_per_second"] and row["logarithms_per_second"] / 1e9
-        content.append(
-            [
-                row["name"],
-                fused.get("median_ms"),
-                plain.get("median_ms"),
-                row["plain_over_fused"],
-                *(size / 1e6 if size is not None else None for size in memory),
-                rate,
-            ]
-        )
+        times = [fused.get("median_ms"), plain.get("median_ms"), row["plain_over_fused"]]
+        content.append([row["name"], *times, *memory, rate])
     columns = ["shape", "fused ms", "plain ms", "plain/fused", "fused MB", "plain MB", "10⁹ log/s"]
     notes = [
         f"{row['name']}: {row['classes']} classes, {row['slots']} slots each in {row['subsets']} subsets, "

@@ -1,8 +1,8 @@
-"""The parts of a training step, each timed as a piece of its own.
+"""The stages of a training step, each timed separately.
 
-The step itself is left as it is. One step is run with a few functions watched, which gives the calls that the method
-makes of them with all arguments; a piece is such a call, made again. On CUDA every piece is a graph of its own. Pieces
-that are timed apart need not add up to the step: what one of them finds in the cache another has to read.
+One step runs while some functions record their calls and arguments; a stage repeats these calls. On CUDA every stage is
+its own graph. The times of separate stages need not add up to the step: in the step, a stage may find data in the cache
+that it otherwise reads from memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,23 +25,23 @@ ONLINE, MOMENTUM, OPTIMIZER = "online forward", "momentum forward", "optimizer"
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call that was made, to be made again for its cost."""
+    """A recorded call, which can be repeated."""
 
     function: Callable[..., object]
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
     gradient: bool
-    """Whether gradients were recorded."""
+    """Whether gradients were enabled."""
 
     def __call__(self) -> None:
-        """Make it."""
+        """Repeat the call."""
         with torch.set_grad_enabled(self.gradient):
             self.function(*self.arguments, **self.keywords)
 
 
 @contextmanager
 def watched(owner: object, name: str) -> Iterator[list[Call]]:
-    """Within, collect the calls of a method of `owner`."""
+    """Within, record the calls of a method of `owner`."""
     function = getattr(owner, name)
     calls: list[Call] = []
 
@@ -50,7 +50,7 @@ def watched(owner: object, name: str) -> Iterator[list[Call]]:
         calls.append(Call(function, tuple(map(constant, arguments)), constants, torch.is_grad_enabled()))
         return function(*arguments, **keywords)
 
-    setattr(owner, name, note)  # on the object, where it hides the class's
+    setattr(owner, name, note)  # on the object, where it hides that of the class
     try:
         yield calls
     finally:
@@ -58,118 +58,118 @@ def watched(owner: object, name: str) -> Iterator[list[Call]]:
 
 
 def constant(value: Any) -> Any:
-    """The value without a memory of how it was computed."""
+    """Return the value without its gradient history."""
     return value.detach() if isinstance(value, Tensor) else value
 
 
-def watch_step(state: Trainer, batch: Batch) -> dict[str, list[Call]]:
-    """The calls that the method makes in one step, by the name of the stage they are."""
+def watch_step(trainer: Trainer, batch: Batch) -> dict[str, list[Call]]:
+    """Run the method's part of one step; return stage → the calls it made."""
     functions: dict[str, tuple[object, str]] = {
-        ONLINE: (state.online, "forward"),
-        MOMENTUM: (state.average, "forward"),
+        ONLINE: (trainer.online, "forward"),
+        MOMENTUM: (trainer.average, "forward"),
     }
-    if isinstance(state.method, AggMatch):
+    if isinstance(trainer.method, AggMatch):
         functions |= {
-            "enqueue": (state.method.queue, "enqueue"),
-            "split": (state.method, "deal"),
-            "aggregation": (state.method, "attend"),
+            "enqueue": (trainer.method.queue, "enqueue"),
+            "split": (trainer.method, "split"),
+            "aggregation": (trainer.method, "attend"),
         }
     with ExitStack() as stack:
         calls = {stage: stack.enter_context(watched(*function)) for stage, function in functions.items()}
-        state.method.step(batch, state.online, state.average)
+        trainer.method.step(batch, trainer.online, trainer.average)
     return {stage: made for stage, made in calls.items() if made}
 
 
 class Pieces:
-    """What a step is made of, as functions without arguments that can be called again and again."""
+    """The stages of a step as functions without arguments, which can be repeated."""
 
-    def __init__(self, state: Trainer) -> None:
-        self.state = state
-        self.indices = state.draw_indices()
-        self.batch = state.make_batch(*self.indices)
-        self.calls = watch_step(state, self.batch)
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.indices = trainer.draw_indices()
+        self.batch = trainer.make_batch(*self.indices)
+        self.calls = watch_step(trainer, self.batch)
         self.loss().backward()
-        self.gradients = {weight: weight.grad for weight in state.online.parameters() if weight.grad is not None}
+        self.gradients = {weight: weight.grad for weight in trainer.online.parameters() if weight.grad is not None}
         self.forget_gradients()
-        self.still = torch.zeros((), device=state.device)
+        self.still = torch.zeros((), device=trainer.device)
 
     def loss(self) -> Tensor:
-        """The method's own part: forward passes, targets, loss."""
-        return self.state.method.step(self.batch, self.state.online, self.state.average).loss
+        """Compute the method's part of the step: forward passes, targets, loss."""
+        return self.trainer.method.step(self.batch, self.trainer.online, self.trainer.average).loss
 
     def forget_gradients(self) -> None:
-        """Leave the parameters as a step leaves them."""
-        for parameter in self.state.online.parameters():
+        """Remove all gradients, as a step does."""
+        for parameter in self.trainer.online.parameters():
             parameter.grad = None
 
-    def apart(self) -> dict[str, Callable[[], None]]:
-        """The stages that can be run by themselves, in the order of the step."""
-        made = {stage: partial(make, calls) for stage, calls in self.calls.items()}
-        return {"views": self.views, **made, OPTIMIZER: self.optimize, "average": self.update}
+    def stages(self) -> dict[str, Callable[[], None]]:
+        """Return the stages that can run alone, in the order of the step."""
+        repeated = {stage: partial(repeat, calls) for stage, calls in self.calls.items()}
+        return {"views": self.views, **repeated, OPTIMIZER: self.optimize, "average": self.update}
 
     def views(self) -> None:
         """Gather the images and make their views."""
-        self.state.make_batch(*self.indices)
+        self.trainer.make_batch(*self.indices)
 
     def optimize(self) -> None:
-        """The optimizer with gradients of one step, at a learning rate of 0 so that weights stay where they are."""
+        """Run the optimizer with the gradients of one step; a learning rate of 0 keeps the weights."""
         for parameter, gradient in self.gradients.items():
             parameter.grad = gradient
-        self.state.optimizer.step(self.still)
+        self.trainer.optimizer.step(self.still)
 
     def update(self) -> None:
-        """The average of the weights."""
-        state = self.state
-        decay = average_decay(state.settings.optim, state.step_counter)
-        copied = state.method.average_statistics == "copied"
-        update_average(state.average, state.online, decay, copy_statistics=copied)
+        """Update the average of the weights."""
+        trainer = self.trainer
+        decay = average_decay(trainer.settings.optim, trainer.step_counter)
+        copied = trainer.method.average_statistics == "copied"
+        update_average(trainer.average, trainer.online, decay, copy_statistics=copied)
 
     def forward(self) -> None:
-        """The loss alone; with `learn`, what the backward pass is told from."""
+        """Compute the loss alone; the backward pass is the difference between `learn` and this."""
         self.loss()
 
     def learn(self) -> None:
-        """The loss and its backward pass."""
+        """Compute the loss and its backward pass."""
         self.loss().backward()
         self.forget_gradients()
 
 
-def make(calls: list[Call]) -> None:
-    """Make calls again, one after the other."""
+def repeat(calls: list[Call]) -> None:
+    """Repeat recorded calls in order."""
     for call in calls:
         call()
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a part of the step takes."""
+    """The time of one stage."""
 
     name: str
     seconds: float
     timing: Timing | None = None
-    """None for what is told from a difference."""
+    """None if the time is a difference."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         spread = self.timing.to_dict() if self.timing else {"p5_ms": None, "p95_ms": None, "calls": None}
         return {"stage": self.name, **spread, "median_ms": 1e3 * self.seconds}
 
 
 def measure_stages(pieces: Pieces, effort: Effort, step: float) -> list[Stage]:
-    """All stages, then what is left of the seconds of a step.
+    """Time all stages; the last one, `other`, is the rest of the `step` seconds.
 
-    A backward pass needs its forward pass, so it is the difference between the two together and the one alone.
+    A backward pass cannot run alone: its time is that of forward and backward pass minus that of the forward pass.
     """
 
-    def measure(piece: Callable[[], None]) -> Timing:
-        ready = captured(piece, pieces.state.generator)
+    def measure(stage: Callable[[], None]) -> Timing:
+        ready = captured(stage, pieces.trainer.generator)
         return time_calls(ready, effort.device, effort.parts(ready), ahead=True)
 
     backward = Stage("backward", max(0.0, measure(pieces.learn).median - measure(pieces.forward).median))
     stages = []
-    for name, piece in pieces.apart().items():
+    for name, stage in pieces.stages().items():
         if name == OPTIMIZER:
             stages.append(backward)
-        timing = measure(piece)
+        timing = measure(stage)
         stages.append(Stage(name, timing.median, timing))
     return [*stages, Stage("other", step - sum(stage.seconds for stage in stages))]

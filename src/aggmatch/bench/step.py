@@ -1,4 +1,4 @@
-"""A method's training step: how long it takes captured, eager, bare and in the loop, and what it is made of."""
+"""Benchmark of a method's training step: captured, eager, without the loop, in the loop, and stage by stage."""
 
 import time
 from collections.abc import Callable, Generator
@@ -14,19 +14,11 @@ import torch.nn.functional as F
 
 from aggmatch.bench.cost import Floor, find_floor
 from aggmatch.bench.stages import Pieces, Stage, measure_stages
-from aggmatch.bench.timing import (
-    Effort,
-    Timing,
-    affordable,
-    peak_bytes,
-    release,
-    reset_peak,
-    synchronize,
-    time_calls,
-)
+from aggmatch.bench.timing import Effort, Timing, affordable, peak_bytes, release, reset_peak, synchronize, time_calls
 from aggmatch.data import SOURCES, DataSet, Images, Split, load, make_split
 from aggmatch.methods.aggmatch.method import AggMatch
 from aggmatch.methods.aggmatch.queue import ClassBalancedQueue
+from aggmatch.registry import short_name
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
 from aggmatch.training.cuda_graph import WARM_CALLS
@@ -34,22 +26,22 @@ from aggmatch.training.run import Run, Stopped
 from aggmatch.training.trainer import Trainer
 
 NEVER = 2**40
-"""A number of steps that no measurement reaches."""
+"""More steps than any measurement makes."""
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step takes by itself."""
+    """Time and memory of a step."""
 
     timing: Timing
     images: int
-    """Views that a step makes."""
+    """Number of views in a step."""
     captured: bool
     """Whether it ran as a CUDA graph."""
     first: float
-    """Seconds from the data to the end of the first step."""
+    """Seconds from loaded data to the end of the first step."""
     peak: int | None
-    """Most bytes of memory."""
+    """Peak memory in bytes."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -66,15 +58,15 @@ class StepCost:
 
 @dataclass(frozen=True)
 class MethodCost:
-    """What a step takes, beside what it takes otherwise and what it takes at least."""
+    """All measurements of a method's step."""
 
     step: StepCost
     bare: Timing
-    """The computation alone, as the device does it when it is never kept waiting."""
+    """The computation alone, on a device that never waits for the host."""
     loop: float
-    """Steps a second of the training loop with its log, but without evaluations and checkpoints."""
+    """Steps per second of the training loop with its log, without evaluations and checkpoints."""
     eager: Timing | None
-    """Without a graph; None where there is none to go without."""
+    """The step without a CUDA graph; None if it has none."""
     floor: Floor
     stages: list[Stage] | None
 
@@ -94,103 +86,102 @@ class MethodCost:
 
 
 class Bench:
-    """One method's settings with data to run them on."""
+    """Measures the step of one method."""
 
     def __init__(self, settings: RunSettings, effort: Effort) -> None:
         self.settings, self.effort = endless(settings), effort
         self.data, self.split = stand_in(settings)
 
     def step(self) -> tuple[StepCost, Trainer]:
-        """What a step takes, and the state that took it, warm."""
+        """Time the step; return its cost and the trainer, warmed up."""
         release()
         reset_peak(self.effort.device)
         started = time.perf_counter()
-        state = self.build()
-        state.step()
+        trainer = self.build()
+        trainer.step()
         synchronize(self.effort.device)
         first = time.perf_counter() - started
-        warm(state)
-        timing = time_calls(state.step, self.effort.device, self.effort.steps(state.step))
-        return StepCost(
-            timing, state.images_per_step, state.graph is not None, first, peak_bytes(self.effort.device)
-        ), state
+        warm(trainer)
+        timing = time_calls(trainer.step, self.effort.device, self.effort.steps(trainer.step))
+        captured, peak = trainer.graph is not None, peak_bytes(self.effort.device)
+        return StepCost(timing, trainer.images_per_step, captured, first, peak), trainer
 
     def everything(self, *, stages: bool) -> MethodCost:
-        """All there is to know about the step."""
-        cost, state = self.step()
-        bare = self.time_part(bare_step(state))
-        loop = self.loop(state, cost.timing)
+        """Make all measurements."""
+        cost, trainer = self.step()
+        bare = self.time_part(bare_step(trainer))
+        loop = self.loop(trainer, cost.timing)
         eager = None
         if cost.captured:
-            del state
+            del trainer
             release()
-            state = self.build(graph=False)
-            warm(state)
-            eager = self.time_part(state.step, ahead=False)
-        pieces = Pieces(state)
+            trainer = self.build(graph=False)
+            warm(trainer)
+            eager = self.time_part(trainer.step, ahead=False)
+        pieces = Pieces(trainer)
         floor = find_floor(pieces)
         parts = measure_stages(pieces, self.effort, cost.timing.median) if stages else None
         return MethodCost(cost, bare, loop, eager, floor, parts)
 
     def build(self, *, graph: bool = True) -> Trainer:
-        """A fresh state."""
+        """Return a new trainer."""
         runtime = replace(self.settings.runtime, graph=graph and self.settings.runtime.graph)
         return Trainer(replace(self.settings, runtime=runtime), self.data, self.split, self.effort.device)
 
     def time_part(self, function: Callable[[], object], *, ahead: bool = True) -> Timing:
-        """Time something that stands beside the step."""
+        """Time anything except the step."""
         return time_calls(function, self.effort.device, self.effort.parts(function), ahead=ahead)
 
-    def loop(self, state: Trainer, step: Timing) -> float:
-        """Steps a second of `Run.train` from one log line to another, about as many steps later as were timed."""
+    def loop(self, trainer: Trainer, step: Timing) -> float:
+        """Return the steps per second of `Run.train`, between two log lines about `step.calls` steps apart."""
         train, calls = self.settings.train, step.calls
-        if self.effort.device.type != "cuda":  # a hundred steps until the next line may take an hour
+        if self.effort.device.type != "cuda":  # 100 steps until the next line may take an hour
             calls = min(calls, max(1, affordable(step.median)))
             train = replace(train, log_every=min(train.log_every, calls))
         marks: list[tuple[int, float]] = []
         with TemporaryDirectory() as folder:
             settings = replace(self.settings, train=train)
-            run = Run(settings, self.data, self.split, RunFolder(Path(folder)), state)
+            run = Run(settings, self.data, self.split, RunFolder(Path(folder)), trainer)
             with closing(cast(Generator[dict[str, Any]], run.train())) as records:
                 try:
                     for record in records:
                         marks.append((record["step"], time.perf_counter()))
                         if record["step"] - marks[0][0] >= calls:
                             break
-                except Stopped:  # the loop took a Ctrl-C for a wish to save
+                except Stopped:  # the loop turned Ctrl-C into a request to save
                     raise KeyboardInterrupt from None
         (first_step, started), (last_step, ended) = marks[0], marks[-1]
         return (last_step - first_step) / (ended - started)
 
 
-def bare_step(state: Trainer) -> Callable[[], object]:
-    """The computation of a step and nothing else: the replay of its graph if it has one."""
-    if state.graph is not None:
-        return state.graph.replay
-    return partial(state.run_step, *state.draw_indices())
+def bare_step(trainer: Trainer) -> Callable[[], object]:
+    """Return the computation of a step alone: the replay of its graph if it has one."""
+    if trainer.graph is not None:
+        return trainer.graph.replay
+    return partial(trainer.run_step, *trainer.draw_indices())
 
 
-def warm(state: Trainer) -> None:
-    """Bring a state to where it is for most of a run: the queue full, everything chosen and captured."""
-    if isinstance(state.method, AggMatch):
-        fill_queue(state.method.queue)
-    if state.device.type == "cuda":
+def warm(trainer: Trainer) -> None:
+    """Bring a trainer into its usual state: a full queue, algorithms chosen, the graph captured."""
+    if isinstance(trainer.method, AggMatch):
+        fill_queue(trainer.method.queue)
+    if trainer.device.type == "cuda":
         for _ in range(WARM_CALLS + 2):
-            state.step()
+            trainer.step()
 
 
 @torch.no_grad()
 def fill_queue(queue: ClassBalancedQueue) -> None:
-    """Put random features and distributions into every slot."""
+    """Fill every slot with random features and distributions."""
     queue.feature.copy_(F.normalize(torch.randn_like(queue.feature), dim=-1))
     queue.probs.copy_(torch.randn_like(queue.probs).mul(3).softmax(-1))
     queue.fill.fill_(queue.slots)
 
 
 def endless(settings: RunSettings) -> RunSettings:
-    """The same step in a run that neither ends, evaluates nor saves while it is measured.
+    """Return settings with the same step, for a run that does not end, evaluate or save.
 
-    Its learning rate is next to nothing: random images could make the loss diverge, which ends a run.
+    The learning rate is almost 0: random images could make the loss diverge, which ends a run.
     """
     return replace(
         settings,
@@ -200,13 +191,10 @@ def endless(settings: RunSettings) -> RunSettings:
     )
 
 
-# Data ------------------------------------------------------------------------------------------------------------
-
-
 def stand_in(settings: RunSettings, count: int | None = None) -> tuple[DataSet, Split]:
-    """The data set itself if it comes with the package, or else random images of its shape; and its split.
+    """Return the data set and its split. A data set with files to download is replaced by random images of its shape.
 
-    There are `count` random images, or as many as the data set has.
+    count: number of random images; None for as many as the data set has.
     """
     name = settings.data.name
     source = SOURCES.load(name)
@@ -221,7 +209,8 @@ def stand_in(settings: RunSettings, count: int | None = None) -> tuple[DataSet, 
 
 
 def describe_data(name: str) -> str:
-    """A sentence on what the steps were run on."""
-    if not SOURCES.load(name).archives:
-        return f"Images: {name}, which comes with the package."
-    return f"Images: random ones in the shape and number of {name}; no file of it is needed or read."
+    """Return a sentence about the images of the benchmark."""
+    if SOURCES.load(name).archives:
+        return f"Images: random ones in the shape and number of {short_name(name)}; no file of it is needed or read."
+    origin = "comes with the package" if name in SOURCES.builtin() else "needs no download"
+    return f"Images: {short_name(name)}, which {origin}."

@@ -1,4 +1,4 @@
-"""Times and memory of calls on a device: by events on CUDA, by the processor's clock elsewhere."""
+"""Time and memory of calls on a device: measured by events on CUDA, and by the clock of the CPU otherwise."""
 
 import gc
 import time
@@ -15,18 +15,18 @@ import torch
 from aggmatch.training.cuda_graph import WARM_CALLS, Captured
 
 CALLS = 500
-"""Steps that are timed on CUDA where no number is asked for."""
+"""Number of timed steps on CUDA by default."""
 PART_CALLS = 100
-"""Most calls that are timed of what stands beside the step."""
+"""Largest number of timed calls of anything except the step."""
 PATIENCE = 5.0
-"""Seconds that may go into the calls, except for steps on CUDA: on a CPU one can take half a minute."""
+"""Seconds for all calls, except for steps on CUDA: on a CPU one step may take half a minute."""
 LEAST_CALLS = 5
 HEAD_START = 100_000_000
-"""Cycles that a GPU idles while the host queues calls: some 50 ms, in which it queues thousands."""
+"""Cycles for which a GPU waits while the host queues calls: about 50 ms, enough for thousands of calls."""
 
 
 class Timing(NamedTuple):
-    """Seconds of one call: the median of so many, with the 5th and 95th percentile."""
+    """Seconds of one call: median, 5th and 95th percentile of a number of calls."""
 
     median: float
     low: float
@@ -35,39 +35,34 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Self:
-        """Summary of the times of single calls."""
+        """Summarise the times of single calls."""
         low, median, high = np.percentile(seconds, [5, 50, 95]).tolist()
         return cls(median, low, high, len(seconds))
 
     def to_dict(self) -> dict[str, float]:
-        """For JSON, in milliseconds."""
-        return {
-            "median_ms": 1e3 * self.median,
-            "p5_ms": 1e3 * self.low,
-            "p95_ms": 1e3 * self.high,
-            "calls": self.calls,
-        }
+        """Return plain values for JSON, in milliseconds."""
+        return {"median_ms": 1e3 * self.median, "p5_ms": 1e3 * self.low, "p95_ms": 1e3 * self.high, "calls": self.calls}
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How many calls of a function are timed: as many as wanted or, if that is None, as many as are worth it."""
+    """How many calls are timed: the number `wanted`, or if that is None, as many as fit into the time."""
 
     device: torch.device
     wanted: int | None = None
 
     def steps(self, function: Callable[[], object]) -> int:
-        """Calls to time of a step."""
+        """Return the number of timed calls of a step."""
         if self.wanted is not None:
             return self.wanted
-        return CALLS if self.device.type == "cuda" else self.worth(function, LEAST_CALLS, CALLS)
+        return CALLS if self.device.type == "cuda" else self.fitting(function, LEAST_CALLS, CALLS)
 
     def parts(self, function: Callable[[], object]) -> int:
-        """Calls to time of something that stands beside the step."""
-        return self.worth(function, 1, PART_CALLS) if self.wanted is None else min(self.wanted, PART_CALLS)
+        """Return the number of timed calls of anything except the step."""
+        return self.fitting(function, 1, PART_CALLS) if self.wanted is None else min(self.wanted, PART_CALLS)
 
-    def worth(self, function: Callable[[], object], least: int, most: int) -> int:
-        """Calls that are worth their time: one that does not count tells what it takes."""
+    def fitting(self, function: Callable[[], object], least: int, most: int) -> int:
+        """Return how many calls fit into the time, between `least` and `most`; makes one call to find out."""
         synchronize(self.device)
         started = time.perf_counter()
         function()
@@ -76,21 +71,21 @@ class Effort:
 
 
 def affordable(seconds: float) -> int:
-    """Calls that fit into the time that may go into them, given the time of one."""
+    """Return the number of calls that fit into the time, given the seconds of one call."""
     return int(PATIENCE / max(seconds, 1e-9))
 
 
 def time_calls(function: Callable[[], object], device: torch.device, calls: int, *, ahead: bool = False) -> Timing:
-    """Time of one call, from the end of the call before it to its own end, so nothing between them is left out.
+    """Time calls, each from the end of the previous call to its own end.
 
-    On CUDA nothing waits for the device meanwhile. With `ahead` the host gets a head start: the times are then those
-    of the device alone, even where it works faster than it is given work.
+    On CUDA nothing waits for the device between calls. With `ahead`, the device starts after the host has queued many
+    calls: the times are then those of the device alone, even if it is faster than the host.
     """
     return Timing.of((cuda_times if device.type == "cuda" else host_times)(function, device, calls, ahead))
 
 
 def cuda_times(function: Callable[[], object], device: torch.device, calls: int, ahead: bool) -> list[float]:
-    """Seconds between events that are recorded after every call."""
+    """Return the seconds between events recorded after every call."""
     events = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 1)]
     with torch.cuda.device(device):
         torch.cuda.synchronize()
@@ -105,7 +100,7 @@ def cuda_times(function: Callable[[], object], device: torch.device, calls: int,
 
 
 def host_times(function: Callable[[], object], _device: torch.device, calls: int, _ahead: bool) -> list[float]:
-    """Seconds between readings of the clock after every call."""
+    """Return the seconds between readings of the clock after every call."""
     marks = [time.perf_counter()]
     for _ in range(calls):
         function()
@@ -114,7 +109,7 @@ def host_times(function: Callable[[], object], _device: torch.device, calls: int
 
 
 def captured(function: Callable[[], None], generator: torch.Generator) -> Callable[[], None]:
-    """The function as a warm CUDA graph of its own; elsewhere than on CUDA the function as it is."""
+    """Return the function as a CUDA graph, already warmed up; without CUDA, return the function itself."""
     if generator.device.type != "cuda":
         return function
     graph = Captured(function, generator)
@@ -124,7 +119,7 @@ def captured(function: Callable[[], None], generator: torch.Generator) -> Callab
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for what a GPU has been given to do."""
+    """Wait until a GPU has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -133,23 +128,23 @@ def synchronize(device: torch.device) -> None:
 
 
 def release() -> None:
-    """Free what is no longer referred to; a captured step and its state refer to each other."""
+    """Free unused memory; a captured step and its trainer refer to each other, so this needs the garbage collector."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def reset_peak(device: torch.device) -> None:
-    """Forget the peak of the memory so far."""
+    """Reset the peak of the memory."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     else:
-        with suppress(OSError):  # Linux only; elsewhere the peak is that of the process since its start, or unknown
+        with suppress(OSError):  # Linux only; otherwise the peak is unknown
             Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """Most memory held at once since `reset_peak`: tensors on CUDA, elsewhere the whole process; None if unknown."""
+    """Return the peak memory since `reset_peak`: of tensors on CUDA, otherwise of the process; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")

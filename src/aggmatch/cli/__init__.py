@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from aggmatch.cli import train, inference, experiments, report, bench  # isort: skip - the order of commands in the help
 from aggmatch.cli.app import app
-from aggmatch.cli.streams import print_plainly
+from aggmatch.console import print_plainly
 from aggmatch.errors import AggMatchError
 
 __all__ = ["app", "bench", "experiments", "inference", "main", "report", "train"]

@@ -1,6 +1,10 @@
-"""Commands that train several runs and put them next to each other: compare, reproduce, results, demo."""
+"""Commands that train or show several runs: compare, reproduce, results, demo."""
 
+import shlex
+import time
+from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aggmatch.cli.app import (
+    AllowCode,
     Data,
     DataDir,
     Device,
@@ -22,21 +27,22 @@ from aggmatch.cli.app import (
     listed,
 )
 from aggmatch.errors import AggMatchError
+from aggmatch.files import make_folder, write_atomically
+from aggmatch.tables import plural
 
 if TYPE_CHECKING:
-    from aggmatch.experiments.parallel import Event
     from aggmatch.experiments.planned import PlannedRun
-    from aggmatch.runs.results import Result
+    from aggmatch.runs.stored import StoredRun
+
+FOLDS = "Number of draws of the labelled images, from fold 0 on."
 
 
 @app.command()
 def compare(
     data: Data = None,
-    methods: Annotated[
-        str | None, typer.Option(help="Comma-separated names.", show_default="all that there are")
-    ] = None,
+    methods: Annotated[str | None, typer.Option(help="Comma-separated names.", show_default="all")] = None,
     labels: Labels = None,
-    folds: Annotated[int, typer.Option(help="Number of draws of the labelled images, from fold 0 on.", min=1)] = 3,
+    folds: Annotated[int, typer.Option(help=FOLDS, min=1)] = 3,
     steps: Steps = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the runs.", show_default="runs/compare-DATA-LABELS")
@@ -55,56 +61,54 @@ def compare(
 
     from aggmatch.console import say, stdout
     from aggmatch.experiments import compare as experiment
+    from aggmatch.experiments.planned import collect
     from aggmatch.methods import METHODS
+    from aggmatch.registry import short_name
 
     settings = experiment.plan(listed(methods) or METHODS.names(), folds, layers)
-    first = next(iter(settings.values())).data
-    out = out or Path("runs") / f"compare-{Path(first.name).name}-{first.labels or 'all'}"
+    first = settings[0].data
+    out = out or Path("runs") / f"compare-{Path(short_name(first.name)).name}-{first.labels or 'all'}"
     runs = experiment.place(settings, out)
-    for name, why in experiment.check(runs, download=download).items():
+    for name, why in experiment.find_misfits(runs, download=download).items():
         if methods:
             advice = f"Change that for all methods with --set, or leave {name} out of --methods."
-            raise AggMatchError(f"Nothing was started, as {name} could not be trained: {why} {advice}")
-        say(f"Left out, as it cannot be trained here: {name}. {why}", error=True)
+            raise AggMatchError(f"Nothing was started, because {name} cannot be trained: {why} {advice}")
+        say(f"Left out, because it cannot be trained here: {name}. {why}", error=True)
         runs = [run for run in runs if run.settings.method_name != name]
-    failed = train_all(runs, 1, quiet=quiet)
-    result = experiment.collect(runs)
-    stdout.print(result.table().rich())
-    say(f"Also in {', '.join(map(str, result.write(out)))}")
+    failed = train_all(runs, quiet=quiet)
+    table = experiment.compare(collect(runs))
+    stdout.print(table.rich())
+    say(f"Also in {', '.join(map(str, experiment.write(table, out)))}")
     raise_failed(failed, len(runs))
 
 
 @app.command()
 def reproduce(
     table: Annotated[
-        str,
-        typer.Argument(help="main, noise, per-class, components, similarity, confidence, queue or momentum."),
+        str, typer.Argument(help="main, noise, per-class, components, similarity, confidence, queue or momentum.")
     ],
     methods: Annotated[str | None, typer.Option(help="Only these, comma-separated.", show_default="all")] = None,
     data: Annotated[str | None, typer.Option(help="Only these data sets, comma-separated.", show_default="all")] = None,
     labels: Annotated[
         str | None, typer.Option(help="Only these numbers of labels, comma-separated.", show_default="all")
     ] = None,
-    folds: Annotated[
-        int | None,
-        typer.Option(help="Number of draws of the labelled images, from fold 0 on.", min=1, show_default="the paper's"),
-    ] = None,
+    folds: Annotated[int | None, typer.Option(help=FOLDS, min=1, show_default="the paper's")] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.", show_default="2^20")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of runs and tables.", show_default="runs/reproduce")] = None,
     results: Annotated[
-        list[Path] | None, typer.Option(help="Make the table from stored results, training nothing; repeatable.")
+        list[Path] | None, typer.Option(help="Make the table from results files and train nothing; repeatable.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs, how far they are and how long they take.")
+        bool, typer.Option("--dry-run", help="List the runs, their state and the time they take.")
     ] = False,
-    at_once: Annotated[int, typer.Option(help="Runs to train at the same time, each in a process.", min=1)] = 1,
+    at_once: Annotated[int, typer.Option(help="Runs to train at the same time, each in its own process.", min=1)] = 1,
     set_: Set = None,
     data_dir: DataDir = None,
     download: Download = False,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train what a table of the AggMatch paper takes and print it beside the paper's. Run it again to go on."""
+    """Train the runs of a table of the AggMatch paper and print it beside the paper's. Run it again to continue."""
     layers = gather(None, set_, steps=steps, data_dir=data_dir, device=device)
     wanted: dict[str, Sequence[object]] = {
         "method.name": listed(methods),
@@ -113,20 +117,23 @@ def reproduce(
     }
 
     from aggmatch.console import say, stdout
-    from aggmatch.experiments import paper
-    from aggmatch.experiments import paper_comparison as beside
+    from aggmatch.experiments import paper, paper_comparison
     from aggmatch.experiments import reproduce as experiment
-    from aggmatch.tables import plural
+    from aggmatch.experiments.planned import collect
+    from aggmatch.runs.stored import most_complete
+    from aggmatch.settings import parts_named
 
     chosen = experiment.narrow(paper.find_table(table), {key: values for key, values in wanted.items() if values})
-    plan = experiment.plan(chosen, layers, out or Path("runs/reproduce"), folds)
+    folder = out or Path("runs/reproduce")
+    plan = experiment.plan(chosen, layers, folder, folds)
     failed = 0
     if results:
-        stored = read_stored(results)
+        named = [name for layer in layers for name in parts_named(layer.values)]
+        stored = most_complete(run for path in results for run in read_file(path, named))
         any_length = not any("train.steps" in layer.values for layer in layers)
-        filled = beside.fill(plan, stored, any_length=any_length)
-        left_out = beside.say_left_out(plan, stored, filled, any_length=any_length)
-        for line in [*left_out, f"In this table: {len(filled.used)} of {plural(len(stored), 'stored run')}."]:
+        filled = paper_comparison.fill(plan, stored, any_length=any_length)
+        left_out = paper_comparison.describe_left_out(plan, stored, filled, any_length=any_length)
+        for line in [*left_out, f"In this table: {len(filled.runs)} of {plural(len(stored), 'stored run')}."]:
             say(line, error=True)
     elif dry_run:
         from aggmatch.experiments.estimate import estimate, find_paces, outlook
@@ -137,12 +144,11 @@ def reproduce(
         return
     else:
         experiment.require_data(plan.runs, download=download)
-        failed = train_all(plan.runs, at_once, quiet=quiet)
-        filled = beside.fill(plan, experiment.collect(plan.runs), any_length=False)
+        failed = train_all(plan.runs, at_once if at_once > 1 else 0, quiet=quiet)
+        filled = paper_comparison.fill(plan, collect(plan.runs), any_length=False)
     stdout.print(filled.fitting(stdout.width).rich())
     if out or not results:
-        paths = filled.write(out or Path("runs/reproduce"))
-        say(f"Also in {', '.join(map(str, paths))}")
+        say(f"Also in {', '.join(map(str, filled.write(folder)))}")
     raise_failed(failed, len(plan.runs))
 
 
@@ -156,168 +162,138 @@ def numbers(option: str, text: str | None) -> list[int]:
     return [int(name) for name in listed(text)]
 
 
-def read_stored(paths: list[Path]) -> "list[Result]":
-    """Results of several files, each run once; a word on lines that are none."""
-    from aggmatch.console import say
-    from aggmatch.runs.results import read_results
-    from aggmatch.tables import plural
+def train_all(runs: "Sequence[PlannedRun]", processes: int = 0, *, quiet: bool, again: str = "the same command") -> int:
+    """Train the unfinished runs and return how many failed; a signal ends the command with its usual exit code.
 
-    found: dict[str, Result] = {}
-    for path in paths:
-        stored = read_results(path)
-        found |= {result.key: result for result in stored.results}
-        if stored.others:
-            say(f"{path}: left out {plural(stored.others, 'line')} without a configuration.", error=True)
-    return list(found.values())
-
-
-def train_all(runs: "list[PlannedRun]", at_once: int, *, quiet: bool) -> int:
-    """Train what is not finished, in this process or in several; returns how many failed.
-
-    A signal ends the command with its usual code.
+    processes: how many runs train at the same time, each in its own process; 0: one after the other in this process.
+    again: how to continue after a signal.
     """
     from aggmatch.console import say
-    from aggmatch.experiments.parallel import AtOnce
-    from aggmatch.experiments.planned import Failure, train_in_turn
+    from aggmatch.experiments.parallel import ParallelTraining
+    from aggmatch.experiments.planned import train_in_turn
+    from aggmatch.experiments.progress import show_progress
 
-    follow = lambda run, title: follow_run(run, quiet=quiet, title=title, again="the same command")  # noqa: E731
-    training = AtOnce(runs, at_once)
+    follow = lambda run, title: follow_run(run, quiet=quiet, title=title, again=again)  # noqa: E731
+    training = ParallelTraining(runs, max(processes, 1))
     failed = 0
-    for event in train_in_turn(runs, follow) if at_once == 1 else training.train():
-        if isinstance(event, Failure):
-            failed += 1
-            say(f"{event.run.title} failed: {event.reason}", error=True)
-        elif not quiet:
-            print_event(event)
+    for failure in show_progress(training.train(), quiet=quiet) if processes else train_in_turn(runs, follow):
+        failed += 1
+        say(f"{failure.run.title} failed: {failure.reason}", error=True)
     if training.stopped_by is not None:
-        say("Stopped and saved. Continue: the same command", error=True)
+        say(f"Stopped and saved. Continue: {again}", error=True)
         raise typer.Exit(128 + training.stopped_by)
     return failed
 
 
-def raise_failed(failed: int, runs: int) -> None:
-    """End a command some of whose runs failed, if there are any, after all that it had to say."""
+def raise_failed(failed: int, runs: int, again: str = "the same command") -> None:
+    """End the command with an error if some of its runs failed."""
     if failed:
-        raise AggMatchError(f"{failed} of {runs} runs failed, see above. The same command tries them again.")
-
-
-def print_event(event: "Event") -> None:
-    """A line on what a run in another process did."""
-    from aggmatch.console import describe, say
-
-    facts = [event.run.title, event.what]
-    if event.record:
-        train = event.run.settings.train
-        facts = [event.run.title, f"step {event.record['step']}/{train.steps}"]
-        facts += describe(dict(event.record), train.evaluated).values()
-    say("  ".join(facts))
+        raise AggMatchError(f"{failed} of {runs} runs failed, see above. Try them again: {again}")
 
 
 @app.command("results")
 def results_(
     places: Annotated[
         list[Path],
-        typer.Argument(help="Folders of runs, folders with runs below them, or files of results.", metavar="RUNS..."),
+        typer.Argument(help="Run folders, folders with runs below them, or results files.", metavar="RUNS..."),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Keep the runs in a file, one line of JSON a run; made or added to.")
+        Path | None, typer.Option(help="Store the runs in a results file, one line of JSON per run.")
     ] = None,
     at: Annotated[str | None, typer.Option(help="Show accuracies after these steps, comma-separated.")] = None,
     by_class: Annotated[bool, typer.Option("--by-class", help="Show accuracies of the classes.")] = False,
     as_: Annotated[str | None, typer.Option("--as", help="Print the table as md, tex, csv or json.")] = None,
+    allow_code: AllowCode = None,
 ) -> None:
-    """Print runs and stored results as a table, or keep them in a file; lines of the same runs are replaced."""
+    """Print runs and stored results as a table, or store them in a results file, replacing lines of the same runs."""
     if out and (at or by_class or as_):
-        raise AggMatchError("--out keeps runs and prints no table: leave out --at, --by-class and --as, or --out.")
+        raise AggMatchError("--out stores runs and prints no table: leave out --at, --by-class and --as, or --out.")
     steps = numbers("--at", at)
 
     from aggmatch.console import say, stdout
-    from aggmatch.experiments.results_table import Overview, group
-    from aggmatch.tables import plural
+    from aggmatch.experiments.results_table import ResultsTable, group_runs
+    from aggmatch.runs.results import add_results
 
-    found = read_places(places)
+    allow = allow_code or []
+    runs = read_places(places, allow)
     if out:
-        keep(out, found)
+        make_folder(out.parent)
+        replaced, unfinished = add_results(out, runs, allow), sum(not run.finished for run in runs)
+        facts = [f"in place of {plural(replaced, 'earlier line')}"] * bool(replaced)
+        facts += [f"{unfinished} not finished yet"] * bool(unfinished)
+        say(", ".join([f"Wrote {plural(len(runs), 'run')} to {out}", *facts]) + ".")
         return
-    overview = Overview(group(found), steps, by_class)
+    table = ResultsTable(group_runs(runs), steps, by_class)
     if as_:
-        say(overview.printed(as_).rstrip("\n"))
+        say(table.printed(as_).rstrip("\n"))
     else:
-        stdout.print(overview.for_readers().rich())
-    if others := len(overview.others):
-        say(f"Left out {plural(others, 'run')}: another one of the same settings and fold is shown.", error=True)
-    if without := len(found) - len(overview.results) - others:
-        say(f"Left out {plural(without, 'run')} not evaluated yet or not understood by this version.", error=True)
+        stdout.print(table.for_readers().rich())
+    if duplicates := len(table.duplicates):
+        say(f"Left out {plural(duplicates, 'run')}: another run of the same settings and fold is shown.", error=True)
+    if unevaluated := len(runs) - len(table.runs) - duplicates:
+        say(f"Left out {plural(unevaluated, 'run')} not evaluated yet.", error=True)
 
 
-def read_places(places: list[Path]) -> "list[Result]":
-    """Results of run folders and of files of results, each run once, as it is best founded."""
-    from aggmatch.runs.results import find_runs
+def read_places(places: list[Path], allow: list[str]) -> "list[StoredRun]":
+    """Read run folders and results files; of a run that is found twice, take the most complete version."""
+    from aggmatch.console import say
+    from aggmatch.runs.stored import find_runs, most_complete, read_run
 
-    found: dict[str, Result] = {}
+    found: list[StoredRun] = []
     for place in places:
-        stored = place.is_file() or place.suffix == ".jsonl"
-        for result in read_stored([place]) if stored else read_folders(find_runs([place])):
-            known = found.setdefault(result.key, result)
-            if result.standing >= known.standing:
-                found[result.key] = result
+        if place.is_file() or place.suffix == ".jsonl":
+            found += read_file(place, allow)
+            continue
+        for path in find_runs([place]):
+            try:
+                found.append(read_run(path, allow=allow))
+            except AggMatchError as error:
+                say(f"Left out {path}: {error}", error=True)
     if not found:
         raise AggMatchError(f"No run could be read in {', '.join(map(str, places))}.")
-    return list(found.values())
+    return most_complete(found)
 
 
-def read_folders(paths: list[Path]) -> "list[Result]":
-    """Results of run folders; a word on those that cannot be read."""
+def read_file(path: Path, allow: list[str]) -> "list[StoredRun]":
+    """Read a results file; warn about lines that cannot be used."""
     from aggmatch.console import say
-    from aggmatch.runs.results import result_of
+    from aggmatch.runs.results import read_results
 
-    results = []
-    for path in paths:
-        try:
-            results.append(result_of(path))
-        except AggMatchError as error:
-            say(f"Left out {path}: {error}", error=True)
-    return results
-
-
-def keep(out: Path, found: "list[Result]") -> None:
-    """Add runs to a file of results and say so."""
-    from aggmatch.console import say
-    from aggmatch.files import make_folder
-    from aggmatch.runs.results import add_results
-    from aggmatch.tables import plural
-
-    make_folder(out.parent)
-    replaced = add_results(out, found)
-    unfinished = sum(not run.finished for run in found)
-    facts = [f"Wrote {plural(len(found), 'run')} to {out}"]
-    facts += [f"in place of {plural(replaced, 'earlier line')}"] * bool(replaced)
-    facts += [f"{unfinished} not finished yet"] * bool(unfinished)
-    say(f"{', '.join(facts)}.")
+    lines = read_results(path, allow)
+    for problem, count in Counter(line.problem for line in lines if not line.run).items():
+        say(f"{path}: left out {plural(count, 'line')}. {problem}", error=True)
+    return [line.run for line in lines if line.run]
 
 
 @app.command()
 def demo(
     out: Annotated[Path | None, typer.Option(help="Folder of the runs.", show_default="runs/demo-TIME")] = None,
-    fold: Annotated[int, typer.Option(help="Which draw of the labelled images.")] = 0,
+    fold: Annotated[int, typer.Option(help="Which draw of the labelled images.", min=0)] = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Watch AggMatch learn digits from one label per class, beside training on the labels alone and its peers."""
-    import time
-    from datetime import datetime
-
-    from aggmatch.cli.report import write_report
+    """Watch AggMatch learn digits from one label per class, beside three other methods, and write a report."""
     from aggmatch.console import say, stdout
     from aggmatch.experiments import demo as experiment
+    from aggmatch.experiments.parallel import cores
 
     started = time.monotonic()
     out = out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
+    again = shlex.join(["aggmatch", "demo", "--out", str(out), "--fold", str(fold)])
     say(experiment.INTRODUCTION, quiet=quiet)
-    result = experiment.run(out, fold, lambda run, title: follow_run(run, quiet=quiet, title=title))
-    stdout.print(result.rich())
+
+    def train(runs: "Sequence[PlannedRun]") -> None:
+        raise_failed(train_all(runs, min(cores(), len(runs)), quiet=quiet, again=again), len(runs), again)
+
+    outcome = experiment.run(out, fold, train)
+    stdout.print(outcome.table().rich())
     say(f"Run folders: {out}")
     try:
-        write_report([out / method for method in experiment.METHODS], out / "report.html", [], quiet=quiet)
-    except Exception as error:  # what the demo is about is done and printed
-        say(f"The report could not be made: {error}", error=True)
-    say(f"All of it took {time.monotonic() - started:.0f} s.", quiet=quiet)
+        from aggmatch.report.page import page
+
+        say("Writing the report ...", quiet=quiet)
+        html = page(outcome.runs, others=[(experiment.RIVAL, outcome.rival_accuracy)])
+        write_atomically(out / "report.html", html.encode())
+        say(f"Report: {out / 'report.html'}", quiet=quiet)
+    except Exception as error:  # the results are printed already
+        say(f"The report could not be written: {error}", error=True)
+    say(f"The demo took {time.monotonic() - started:.0f} s.", quiet=quiet)

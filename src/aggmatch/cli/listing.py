@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from aggmatch.augment import VIEWS
+from aggmatch.augment.views import VIEWS
 from aggmatch.config import describe, flatten
 from aggmatch.data import SOURCES, is_folder
 from aggmatch.errors import unknown

@@ -1,15 +1,15 @@
-"""Commands that look at runs: figures, explain, report."""
+"""Commands that show stored runs: figures, explain, report."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from aggmatch.cli.app import DataDir, Device, Download, Quiet, app, gather, listed
+from aggmatch.cli.app import AllowCode, DataDir, Device, Download, Quiet, app, gather, listed
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
-from aggmatch.report import ANALYSES
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.", show_default=False)]
 
@@ -20,53 +20,61 @@ def figures(
     out: Annotated[Path, typer.Option(help="Folder of the files.")] = Path("figures"),
     format_: Annotated[Literal["svg", "png", "pdf"], typer.Option("--format", help="Kind of file.")] = "svg",
     only: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help=f"Of {', '.join(ANALYSES)}.", show_default="all")
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="Figures, or chapters of them such as training or attention; see `aggmatch list figures`.",
+            show_default="all",
+        ),
     ] = None,
     data_dir: DataDir = None,
     download: Download = False,
     device: Device = None,
+    allow_code: AllowCode = None,
 ) -> None:
-    """Draw what the runs went through: accuracy, pseudo labels, mistakes, attention, features."""
-    from aggmatch import report as analysis
+    """Draw figures of runs: accuracy, pseudo labels, mistakes, attention, features."""
     from aggmatch.console import say
     from aggmatch.files import make_folder, write_atomically
-    from aggmatch.report.figure import file_bytes
+    from aggmatch.report.figure import files
+    from aggmatch.report.figures import draw
     from aggmatch.runs.stored import read_runs
 
-    names = listed(only) or ANALYSES
-    records = read_runs(runs, gather(None, None, data_dir=data_dir, device=device), download=download)
-    captions = []
-    gaps: dict[str, list[str]] = {}
-    for panel in analysis.panels(records, names, missing=lambda name, why: gaps.setdefault(why, []).append(name)):
-        path = make_folder(out) / f"{panel.name}.{format_}"
-        write_atomically(path, file_bytes(panel, format_))
-        captions.append(f"## {path.name}\n\n**{panel.title}.** {panel.caption}\n")
-        say(str(path))
-    if not captions and gaps:
-        raise AggMatchError(f"Nothing could be drawn for {', '.join(names)}: {' '.join(gaps)}")
+    changes = gather(None, None, data_dir=data_dir, device=device)
+    stored = read_runs(runs, changes, allow=allow_code or (), download=download)
+    names, captions = listed(only) or None, []
+    reasons: dict[str, list[str]] = {}
+    for _, panel in draw(stored, names, missing=lambda name, why: reasons.setdefault(why, []).append(name)):
+        written = []
+        for name, content in files(panel, format_):
+            write_atomically(make_folder(out) / name, content)
+            written.append(name)
+            say(str(out / name))
+        captions.append(f"## {', '.join(written)}\n\n**{panel.title}.** {panel.caption}\n")
     if not captions:
-        raise AggMatchError(
-            f"These runs hold nothing to draw for: {', '.join(names)}. docs/analysis.md says what each needs."
-        )
+        wanted = ", ".join(names or ["all figures"])
+        why = " ".join(reasons) or "these runs have not kept what it needs: a log, a model or snapshots."
+        raise AggMatchError(f"Nothing could be drawn for {wanted}: {why}")
     write_atomically(out / "captions.md", "\n".join(captions).encode())
     say(str(out / "captions.md"))
-    for why, parts in gaps.items():
-        say(f"Left out of {', '.join(parts)}: {why}", error=True)
+    for why, parts in reasons.items():
+        say(f"Left out of {', '.join(dict.fromkeys(parts))}: {why}", error=True)
 
 
 @app.command()
 def explain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an AggMatch run.", show_default=False)],
     images: Annotated[
-        list[str],
-        typer.Argument(metavar="IMAGE", help="Training images: their numbers, or files.", show_default=False),
+        list[str], typer.Argument(metavar="IMAGE", help="Training images: their numbers, or files.", show_default=False)
     ],
     snapshot: Annotated[int | None, typer.Option(metavar="STEP", help="Snapshot.", show_default="the last")] = None,
-    top: Annotated[int, typer.Option(help="Queue entries shown, those with most weight.", min=1)] = 8,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture: .png, .svg or .pdf.")] = None,
+    top: Annotated[int, typer.Option(help="Number of queue entries shown, those with most weight.", min=1)] = 8,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Picture: .png, .svg or .pdf; numbered if there are several.")
+    ] = None,
     data_dir: DataDir = None,
     download: Download = False,
     device: Device = None,
+    allow_code: AllowCode = None,
 ) -> None:
     """Why this label? Show the queue entries that made the pseudo label of a training image, and the votes."""
     kind = out.suffix.removeprefix(".") if out else ""
@@ -75,59 +83,65 @@ def explain(
 
     from aggmatch.console import say, stdout
     from aggmatch.files import make_folder, write_atomically
-    from aggmatch.report import explain as analysis
-    from aggmatch.report.figure import file_bytes
+    from aggmatch.report.explain import explain_run, image_number, panel, table
+    from aggmatch.report.figure import files
     from aggmatch.runs.stored import read_runs
 
-    (record,) = read_runs([run], gather(None, None, data_dir=data_dir, device=device), download=download)
-    numbers = [analysis.image_number(record.data(), word) for word in images]
-    explanations = analysis.explain_run(record, numbers, step=snapshot, top=top)
+    changes = gather(None, None, data_dir=data_dir, device=device)
+    (stored,) = read_runs([run], changes, allow=allow_code or (), download=download)
+    numbers = [image_number(stored.data(), word) for word in images]
+    explanations = explain_run(stored, numbers, step=snapshot, top=top)
     for explanation in explanations:
-        stdout.print(analysis.table(explanation, record.data()).rich())
+        stdout.print(table(explanation, stored.data()).rich())
     if out:
-        make_folder(out.parent)
-        write_atomically(out, file_bytes(analysis.panel(record, explanations), kind))
-        say(str(out))
+        pictures = [content for _, content in files(panel(stored, explanations), kind)]
+        for number, content in enumerate(pictures, 1):
+            path = out.with_stem(f"{out.stem}-{number}") if len(pictures) > 1 else out
+            write_atomically(make_folder(out.parent) / path.name, content)
+            say(str(path))
 
 
 @app.command()
 def report(
     runs: Runs,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("report.html"),
-    watch: Annotated[bool, typer.Option("--watch", help="Rewrite it as the runs train, until they are done.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Rewrite it while the runs train, until they end.")] = False,
     data_dir: DataDir = None,
     download: Download = False,
     device: Device = None,
+    allow_code: AllowCode = None,
     quiet: Quiet = False,
 ) -> None:
     """Write one page on what training did and how far to trust it; several runs are compared."""
     if out.is_dir():
         raise AggMatchError(f"--out must name a file, got the folder {out}. For example: --out {out / 'report.html'}")
-    if device:
-        from aggmatch.devices import choose_device
-
-        choose_device(device)  # a mistake ends it here; without networks to run nothing would notice
     changes = gather(None, None, data_dir=data_dir, device=device)
-    write_report(runs, out, changes, watch=watch, download=download, quiet=quiet)
+    write_report(runs, out, changes, watch=watch, download=download, allow=allow_code or (), quiet=quiet)
 
 
 def write_report(
-    runs: list[Path], out: Path, changes: list[Layer], *, watch: bool = False, download: bool = False, quiet: bool
+    runs: Sequence[Path],
+    out: Path,
+    changes: Sequence[Layer],
+    *,
+    watch: bool = False,
+    download: bool = False,
+    allow: Sequence[str] = (),
+    quiet: bool,
 ) -> None:
-    """Write a report, telling on standard error what is being done, and say where it lies."""
+    """Write the page on run folders, with progress on standard error, and print its path."""
     from aggmatch.console import say
     from aggmatch.files import check_writable, make_folder, write_atomically
-    from aggmatch.report.page import page
-    from aggmatch.report.watch import watch as keep_writing
+    from aggmatch.report import page
     from aggmatch.runs.stored import read_runs
 
-    tell = partial(say, error=True, quiet=quiet)
-    records = read_runs(runs, changes, download=download)
+    progress = partial(say, error=True, quiet=quiet)
+    stored = read_runs(runs, changes, allow=allow, download=download)
     make_folder(out.parent)
     check_writable(out)
     if watch:
-        tell(f"Watching; open {out} in a browser. Ctrl-C stops.")
-        keep_writing(runs, out, changes=changes, download=download, tell=tell)
+        progress(f"Watching; open {out} in a browser. Ctrl-C stops.")
+        page.watch(runs, out, changes=changes, allow=allow, download=download, progress=progress)
     else:
-        write_atomically(out, page(records, tell=tell).encode())
+        write_atomically(out, page.page(stored, progress=progress).encode())
     say(f"Report: {out}", quiet=quiet)

@@ -1,12 +1,11 @@
-"""Data sets as uint8 tensors, the choice of labels, and endless streams of indices."""
+"""Data sets as uint8 tensors, and the choice of labels; the readers are imported when a data set is loaded."""
 
-from aggmatch.data.images import UNKNOWN, Archive, DataSet, Images, Source
+from aggmatch.data.images import Archive, DataSet, Images, Source
 from aggmatch.data.registry import SOURCES, is_folder, load, load_for, locate
 from aggmatch.data.splits import DataSettings, Split, draw_split, drawn_settings, make_split
 
 __all__ = [
     "SOURCES",
-    "UNKNOWN",
     "Archive",
     "DataSet",
     "DataSettings",

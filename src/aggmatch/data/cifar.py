@@ -1,8 +1,9 @@
-"""CIFAR-10 and CIFAR-100, from the official Python version: the archive as downloaded, or unpacked."""
+"""CIFAR-10 and CIFAR-100 in the official Python version, read from the downloaded archive or from unpacked files."""
 
 import gzip
 import tarfile
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from aggmatch.data.images import Archive, Images, Source, damaged, reading
+from aggmatch.data.images import Archive, Images, Source, corrupt, reading
 from aggmatch.data.pickles import read_pickle
 
 SHAPE = (3, 32, 32)
@@ -18,16 +19,14 @@ HOME = "https://www.cs.toronto.edu/~kriz/"
 
 
 def read_cifar(folder: Path, archive: Archive, label_key: bytes, classes: int) -> tuple[Images, Images]:
-    """Training and test images; the last member of the archive is the test batch."""
+    """Return training and test images; the last member of the archive is the test batch."""
     batches = _unpacked_batches(folder, archive) if archive.unpacked(folder) else _packed_batches(folder, archive)
-    images = [_images(*batch, label_key, classes) for batch in batches]
-    *train, test = images
-    pixels, labels = (torch.cat(parts) for parts in zip(*((part.pixels, part.labels) for part in train), strict=True))
-    return Images(pixels, labels), test
+    *train, test = (_images(*batch, label_key, classes) for batch in batches)
+    return Images(torch.cat([part.pixels for part in train]), torch.cat([part.labels for part in train])), test
 
 
 def _unpacked_batches(folder: Path, archive: Archive) -> list[tuple[Path, Any]]:
-    """(file, content) of each member, in the archive's order."""
+    """Return (file, content) of each member, in the order of `archive.members`."""
     batches = []
     for member in archive.members:
         path = folder / member
@@ -37,39 +36,39 @@ def _unpacked_batches(folder: Path, archive: Archive) -> list[tuple[Path, Any]]:
 
 
 def _packed_batches(folder: Path, archive: Archive) -> list[tuple[Path, Any]]:
-    """(archive, content) of each member, in the order of `archive.members` and read without unpacking to disk."""
+    """Return (archive, content) of each member, in the order of `archive.members`; nothing is unpacked to disk."""
     path = folder / archive.file
     found: dict[str, Any] = {}
     with reading(path), gzip.open(path) as stream:
         with tarfile.open(fileobj=stream, mode="r:") as tar:
-            # One pass in the archive's own order: going back would inflate it from the start again.
+            # One pass in the archive's own order: to go back means to decompress again from the start.
             for entry in tar:
                 if entry.name in archive.members and (file := tar.extractfile(entry)):
                     found[entry.name] = read_pickle(file, f"{path} ({entry.name})")
-        # The checksum comes last, so only reading to the very end finds a flipped bit.
+        # The checksum comes last: only reading to the end detects a flipped bit.
         while stream.read(1 << 20):
             pass
     for member in archive.members:
         if member not in found:
-            raise damaged(path, f"it lacks {member}")
+            raise corrupt(path, f"it lacks {member}")
     return [(path, found[member]) for member in archive.members]
 
 
 def _images(path: Path, batch: Any, label_key: bytes, classes: int) -> Images:
-    """One official batch, {b"data": N × 3072 uint8, label_key: N numbers}, checked. `path` is for errors."""
+    """Check and convert one official batch, {b"data": N × 3072 uint8, label_key: N numbers}; errors name `path`."""
     if not isinstance(batch, Mapping) or b"data" not in batch or label_key not in batch:
-        raise damaged(path, f"a batch lacks 'data' or '{label_key.decode()}'")
+        raise corrupt(path, f"a batch lacks 'data' or '{label_key.decode()}'")
     pixels, labels = batch[b"data"], batch[label_key]
     width = SHAPE[0] * SHAPE[1] * SHAPE[2]
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != width:
         found = f"{pixels.dtype} of shape {pixels.shape}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
-        raise damaged(path, f"a batch holds {found} instead of uint8 pixels of shape (N, {width})")
+        raise corrupt(path, f"a batch holds {found} instead of uint8 pixels of shape (N, {width})")
     if not isinstance(labels, list) or len(labels) != len(pixels):
-        raise damaged(path, f"a batch of {len(pixels)} images does not hold as many labels")
+        raise corrupt(path, f"a batch of {len(pixels)} images does not hold {len(pixels)} labels")
     for label in labels:
         if type(label) is not int or not 0 <= label < classes:
-            raise damaged(path, f"label {label!r} is not a whole number in [0, {classes - 1}]")
-    # A copy, in native layout: what a pickle built may be read-only or strided.
+            raise corrupt(path, f"label {label!r} is not a whole number in [0, {classes - 1}]")
+    # A copy, in native layout: an unpickled array may be read-only or strided.
     return Images(torch.from_numpy(pixels.copy()).view(-1, *SHAPE), torch.tensor(labels, dtype=torch.int64))
 
 
@@ -85,15 +84,15 @@ FINE_CLASSES = """
 CIFAR100_CLASSES = tuple(FINE_CLASSES.split())
 
 CIFAR10_ARCHIVE = Archive(
-    file="cifar-10-python.tar.gz",
-    url=HOME + "cifar-10-python.tar.gz",
+    "cifar-10-python.tar.gz",
+    HOME + "cifar-10-python.tar.gz",
     md5="c58f30108f718f92721af3b95e74349a",
     size=170_498_071,
     members=(*(f"cifar-10-batches-py/data_batch_{n}" for n in range(1, 6)), "cifar-10-batches-py/test_batch"),
 )
 CIFAR100_ARCHIVE = Archive(
-    file="cifar-100-python.tar.gz",
-    url=HOME + "cifar-100-python.tar.gz",
+    "cifar-100-python.tar.gz",
+    HOME + "cifar-100-python.tar.gz",
     md5="eb9058c3a382ffc7106e4002c42a8d85",
     size=169_001_437,
     members=("cifar-100-python/train", "cifar-100-python/test"),
@@ -111,14 +110,12 @@ CIFAR10 = Source(
     archives=(CIFAR10_ARCHIVE,),
     noise_map={"truck": "automobile", "bird": "airplane", "deer": "horse", "cat": "dog", "dog": "cat"},
 )
-CIFAR100 = Source(
+CIFAR100 = replace(
+    CIFAR10,
     name="cifar100",
     description="CIFAR-100: photographs of 32×32 pixels, with the 100 fine classes.",
     classes=CIFAR100_CLASSES,
-    shape=SHAPE,
-    train_size=50_000,
-    test_size=10_000,
-    mirror=True,
     read=partial(read_cifar, archive=CIFAR100_ARCHIVE, label_key=b"fine_labels", classes=100),
     archives=(CIFAR100_ARCHIVE,),
+    noise_map={},
 )

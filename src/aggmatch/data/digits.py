@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: real, tiny, and there without a download."""
+"""The handwritten digits of scikit-learn: real images, small, and available without a download."""
 
 from pathlib import Path
 
@@ -9,19 +9,19 @@ from aggmatch.data.images import Images, Source
 
 DIGIT_NAMES = tuple(map(str, range(10)))
 DIGIT_NOISE = {"2": "7", "3": "8", "5": "6", "6": "5", "7": "1"}
-"""Digits that look alike: the customary map for MNIST, used for SVHN as well."""
+"""Digits that look alike: the usual map for MNIST, also used for SVHN."""
 
 
 def read_digits(_folder: Path) -> tuple[Images, Images]:
-    """1,437 training and 360 test images.
+    """Return 1,437 training and 360 test images.
 
-    Test images are every fifth of the list sorted by class. The list runs from writer to writer, so this spreads the
-    test set evenly over classes and writers, and needs no seed.
+    The test set is every fifth image after sorting by class. The original list goes from writer to writer, so the
+    test set covers classes and writers evenly, without a seed.
     """
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    # 17 grey levels, 0 to 16.
+    # 17 grey values, 0 to 16.
     pixels = torch.from_numpy(np.rint(bunch.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(bunch.target.astype(np.int64))
     test = torch.zeros(len(labels), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Fetching a published file: continued where it was broken off, verified, and never half there under its own name."""
+"""Download of published files: resumed after an interruption, verified, and renamed only when complete."""
 
 import hashlib
 import http.client
@@ -14,26 +14,25 @@ from aggmatch.data.images import Archive, reading
 from aggmatch.errors import AggMatchError
 
 Progress = Callable[[int, int], None]
-"""Told (bytes so far, bytes in all) while a file arrives."""
+"""Progress callback of a download: takes the bytes received so far and the total number of bytes."""
 
 CHUNK = 1 << 18
 TIMEOUT = 30.0
-"""Seconds without a byte until a connection counts as lost."""
+"""Seconds without a byte after which a connection counts as lost."""
 
 
 def fetch(archive: Archive, folder: Path, progress: Progress | None = None) -> Path:
-    """The path of `archive` in `folder`, downloaded if it is not there, with its MD5 verified either way.
+    """Return the path of `archive` in `folder`. It is downloaded if missing, and its MD5 is always verified.
 
-    What has arrived is kept as FILE.part when the download breaks off, and continued by the next call. Without
-    `progress` a bar is drawn if standard error is a terminal.
+    An interrupted download stays as FILE.part, and the next call continues it. Without a progress callback, a terminal
+    shows a progress bar.
     """
-    target = folder / archive.file
-    part = folder / f"{archive.file}.part"
+    target, part = folder / archive.file, folder / f"{archive.file}.part"
     if target.exists():
         with reading(target):
             found = md5(target)
         if found != archive.md5:
-            # Not replaced: it may be somebody's own file.
+            # Not replaced: it may be the user's own file.
             raise AggMatchError(
                 f"{target} is not the published file: its MD5 is {found} instead of {archive.md5}. "
                 "Delete it and fetch it again with --download."
@@ -41,34 +40,34 @@ def fetch(archive: Archive, folder: Path, progress: Progress | None = None) -> P
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with nullcontext(progress) if progress else terminal_bar(archive.file) as report:
+        with nullcontext(progress) if progress else progress_bar(archive.file) as report:
             _receive(archive, part, report)
         if (found := md5(part)) != archive.md5:
             part.unlink()
             raise AggMatchError(
-                f"What {archive.url} sent is not the published file: its MD5 is {found} instead of {archive.md5}. "
-                f"It was deleted; try again later, or put {archive.file} into {folder} yourself."
+                f"{archive.url} did not send the published file: its MD5 is {found} instead of {archive.md5}. "
+                f"It was deleted. Try again later, or put {archive.file} into {folder} yourself."
             )
         part.replace(target)
     except OSError as error:
         raise AggMatchError(
             f"Cannot write {error.filename or part}: {error.strerror}. "
-            "Make room or name another folder with --data-dir, and run it again: it goes on where it stopped."
+            "Free some space or choose another folder with --data-dir, then run it again: the download continues."
         ) from None
     return target
 
 
 def md5(path: Path) -> str:
-    """MD5 of a file, in hexadecimal."""
+    """Return the MD5 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _receive(archive: Archive, part: Path, progress: Progress) -> None:
-    """Bring `part` to its full length. An OSError is the disk's; the network's come as AggMatchError."""
+    """Complete the file `part`. Disk errors are raised as OSError, network errors as AggMatchError."""
     have = part.stat().st_size if part.exists() else 0
     if have == archive.size:
-        return  # broken off between the last byte and the new name
+        return  # interrupted between the last byte and the rename
     response, start = _open(archive.url, have if have < archive.size else 0)
     with response:
         left = response.headers.get("Content-Length", "")
@@ -81,11 +80,11 @@ def _receive(archive: Archive, part: Path, progress: Progress) -> None:
                 done += len(chunk)
                 progress(done, total)
     if done < total:
-        raise _broken(archive.url, f"the connection closed after {done} of {total} bytes")
+        raise _failed(archive.url, f"the connection closed after {done} of {total} bytes")
 
 
 def _open(url: str, start: int) -> tuple[HTTPResponse, int]:
-    """A response and the byte it begins at: `start` if the server continues there, 0 if it begins anew."""
+    """Return a response and its first byte: `start` if the server can continue there, otherwise 0."""
     request = Request(url, headers={"Range": f"bytes={start}-"} if start else {})
     try:
         response: HTTPResponse = urlopen(request, timeout=TIMEOUT)
@@ -93,9 +92,9 @@ def _open(url: str, start: int) -> tuple[HTTPResponse, int]:
         error.close()
         if start and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             return _open(url, 0)
-        raise _broken(url, f"the server answered {error.code} {error.reason}") from None
+        raise _failed(url, f"the server answered {error.code} {error.reason}") from None
     except (OSError, http.client.HTTPException) as error:
-        raise _broken(url, error) from None
+        raise _failed(url, error) from None
     if not start or response.status != http.client.PARTIAL_CONTENT:
         return response, 0
     if response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
@@ -109,18 +108,18 @@ def _chunks(response: HTTPResponse, url: str) -> Iterator[bytes]:
         while chunk := response.read(CHUNK):
             yield chunk
     except (OSError, http.client.HTTPException) as error:
-        raise _broken(url, error) from None
+        raise _failed(url, error) from None
 
 
-def _broken(url: str, why: object) -> AggMatchError:
+def _failed(url: str, why: object) -> AggMatchError:
     reason = why.reason if isinstance(why, URLError) else why
     text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-    return AggMatchError(f"Cannot fetch {url}: {text}. Run it again to go on where it stopped.")
+    return AggMatchError(f"Cannot fetch {url}: {text}. Run it again to continue the download.")
 
 
 @contextmanager
-def terminal_bar(title: str) -> Iterator[Progress]:
-    """A progress bar on standard error where that is a terminal, nothing where it is not."""
+def progress_bar(title: str) -> Iterator[Progress]:
+    """Within, a progress bar on standard error; yields its progress callback. Shows nothing without a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -133,10 +132,7 @@ def terminal_bar(title: str) -> Iterator[Progress]:
         task = bar.add_task(title, total=None, start=False)
 
         def report(done: int, total: int) -> None:
-            if bar.tasks[0].started:
-                bar.update(task, completed=done, total=total)
-            else:
-                # What was there before does not count as speed.
-                bar.reset(task, completed=done, total=total)
+            # The first call resets the clock: bytes of an earlier attempt do not count as speed.
+            (bar.update if bar.tasks[0].started else bar.reset)(task, completed=done, total=total)
 
         yield report

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from aggmatch.data.digits import DIGIT_NAMES, DIGIT_NOISE
-from aggmatch.data.images import Archive, Images, Source, damaged, reading
+from aggmatch.data.images import Archive, Images, Source, corrupt, reading
 
 SHAPE = (1, 28, 28)
 CLASSES = 10
@@ -32,11 +32,11 @@ def read_part(folder: Path, pixel_archive: Archive, label_archive: Archive) -> I
     pixels, _ = read_idx(folder, pixel_archive, dimensions=3)
     labels, path = read_idx(folder, label_archive, dimensions=1)
     if pixels.shape[1:] != SHAPE[1:]:
-        raise damaged(folder / pixel_archive.file, f"its images have {pixels.shape[1:]} instead of {SHAPE[1:]} pixels")
+        raise corrupt(folder / pixel_archive.file, f"its images have {pixels.shape[1:]} instead of {SHAPE[1:]} pixels")
     if len(pixels) != len(labels):
-        raise damaged(path, f"it holds {len(labels)} labels for {len(pixels)} images")
+        raise corrupt(path, f"it holds {len(labels)} labels for {len(pixels)} images")
     if len(labels) and labels.max() >= CLASSES:
-        raise damaged(path, f"label {labels.max()} is not in [0, {CLASSES - 1}]")
+        raise corrupt(path, f"label {labels.max()} is not in [0, {CLASSES - 1}]")
     return Images(torch.from_numpy(pixels)[:, None], torch.from_numpy(labels.astype(np.int64)))
 
 
@@ -50,12 +50,12 @@ def read_idx(folder: Path, archive: Archive, dimensions: int) -> tuple[NDArray[n
     with reading(path), path.open("rb") if unpacked else gzip.open(path) as file:
         header = file.read(4 + 4 * dimensions)
         if header[:4] != bytes([0, 0, IDX_UINT8, dimensions]) or len(header) < 4 + 4 * dimensions:
-            raise damaged(path, f"it is not an idx file of unsigned bytes with {dimensions} dimensions")
+            raise corrupt(path, f"it is not an idx file of unsigned bytes with {dimensions} dimensions")
         shape = tuple(int.from_bytes(header[start : start + 4], "big") for start in range(4, len(header), 4))
         size = math.prod(shape)
         content = file.read(min(size, 2**31) + 1)  # a corrupt size must not ask for all memory
         if len(content) != size:
-            raise damaged(path, f"it holds {len(content)} values instead of {size}")
+            raise corrupt(path, f"it holds {len(content)} values instead of {size}")
     return np.frombuffer(content, np.uint8).reshape(shape).copy(), path
 
 

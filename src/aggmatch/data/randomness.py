@@ -1,4 +1,4 @@
-"""Random numbers that depend on their key alone: not on global state, not on each other, not on numpy's release."""
+"""Random numbers that depend only on a seed and a key: not on global state, other draws or the release of numpy."""
 
 from enum import IntEnum
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class Use(IntEnum):
-    """What random numbers are for, so that no two uses of one seed share them. Never renumber: folds would change."""
+    """Purposes of random numbers; two purposes never share numbers of one seed. Never renumber: folds would change."""
 
     LABELS = 0
     NOISE = 1
@@ -15,17 +15,17 @@ class Use(IntEnum):
 
 
 def bits(seed: int, use: Use, *key: int) -> np.random.PCG64:
-    """The source of random bits for one use of a seed.
+    """Return the source of random bits for one use of a seed.
 
-    The key goes into the spawn key, which numpy keeps apart from the seed however large that is.
+    The key becomes part of the spawn key, which numpy keeps separate from the seed, however large the seed is.
     """
     return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(int(use), *key)))
 
 
 def permutations(source: np.random.PCG64, count: int, length: int) -> NDArray[np.int64]:
-    """`count` independent permutations of range(length), one in each row.
+    """Return `count` independent permutations of range(length), (count, length).
 
-    From raw bits: these are the same in every release of numpy, which `Generator.permutation` does not promise.
+    They come from raw bits, which are the same in every release of numpy; `Generator.permutation` may change.
     """
     raw = np.asarray(source.random_raw(count * length), dtype=np.uint64).reshape(count, length)
     order: NDArray[np.int64] = raw.argsort(axis=1, kind="stable")
@@ -33,5 +33,5 @@ def permutations(source: np.random.PCG64, count: int, length: int) -> NDArray[np
 
 
 def shuffled(items: NDArray[np.int64], source: np.random.PCG64) -> NDArray[np.int64]:
-    """The items in random order."""
+    """Return the items in random order."""
     return items[permutations(source, 1, len(items)).ravel()]

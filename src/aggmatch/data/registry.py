@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from aggmatch.data.images import DataSet, Source
+from aggmatch.data.images import DataSet, Images, Source
 from aggmatch.data.splits import DataSettings
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import Registry, is_code
@@ -24,26 +24,25 @@ SOURCES: Registry[Source] = Registry(
     accepts=lambda part: isinstance(part, Source),
     wanted="an aggmatch.data.Source",
 )
-"""Every data set that can be named. A new one is a module with a `Source`, named here or by an entry point."""
+"""All data sets with a name. To add one here, write a module with a `Source` and name it above."""
 
 
 def is_folder(name: str) -> bool:
-    """Whether a data set is a folder of images: not a known name, and a folder that exists or a path to one."""
+    """Whether a data set is a folder of images: not a known name, and a folder that exists or the path of one."""
     if name in SOURCES:
         return False
     if name and Path(name).is_dir():
         return True
-    separators = [separator for separator in (os.sep, os.altsep) if separator]
-    return not is_code(name) and any(separator in name for separator in separators)
+    return not is_code(name) and any(separator in name for separator in (os.sep, os.altsep) if separator)
 
 
 def locate(name: str) -> str:
-    """The name under which a run remembers a data set: the whole path of a folder, so that it resumes from anywhere."""
+    """Return the name that a run stores for a data set: the full path of a folder, so that it resumes anywhere."""
     return str(Path(name).resolve()) if is_folder(name) else name
 
 
 def load_for(settings: DataSettings, data_dir: str, download: bool = False) -> DataSet:
-    """The data set that the settings of a run name."""
+    """Read the data set that the settings of a run name."""
     return load(settings.name, data_dir, download, side=settings.side, holdout=settings.holdout)
 
 
@@ -58,11 +57,12 @@ def load(
 ) -> DataSet:
     """Read a data set.
 
-    name: one of `aggmatch list data`, the path of a folder of images, or `path/to/file.py:NAME`.
-    data_dir: folder of its official files; with `download`, missing ones are fetched into it, and `progress` is called
-        with the bytes so far and in all.
-    side, holdout: for a folder, the size its images are scaled to, and the share of labelled images that become test
-        images if it has none.
+    name: one of `aggmatch list data`, the path of a folder of images, or `path/to/file.py:NAME`, a `Source`.
+    data_dir: folder of the official files; `download` fetches missing files into it.
+    progress: progress callback of the download; takes the bytes so far and the total bytes.
+    side, holdout: for a folder, the size to which images are scaled, and the share of the labelled images that become
+        test images if it has none.
+    Returns images as uint8, (N, channels, height, width). Raises `AggMatchError` if they cannot be read.
 
     Example: `load("digits").train.pixels.shape` is (1437, 1, 8, 8).
     """
@@ -72,31 +72,47 @@ def load(
         return read_folder(Path(name), side, holdout)
     source, data_dir = SOURCES.load(name), Path(data_dir)
     require_files(source, data_dir, download, progress)
-    train, test = source.read(data_dir)
+    train, test = read_source(source, data_dir)
     folds = source.folds(data_dir) if source.folds else ()
     return DataSet(name, train, test, source.classes, source.mirror, source.noise_map, folds)
+
+
+def read_source(source: Source, data_dir: Path) -> tuple[Images, Images]:
+    """Return training and test images; raise `AggMatchError` if `source.read` fails or returns something else."""
+    try:
+        train, test = source.read(data_dir)
+        shapes = {tuple(part.pixels.shape[1:]) for part in (train, test)}
+    except (AggMatchError, MemoryError):
+        raise
+    except Exception as error:  # any mistake in the code of an extension
+        problem = f"{type(error).__name__}: {error}"
+        raise AggMatchError(f"Cannot read data set {source.name} as training and test Images: {problem}.") from error
+    if shapes != {tuple(source.shape)}:
+        found = " and ".join(map(str, shapes))
+        raise AggMatchError(f"Images of data set {source.name} must have its shape, {source.shape}, got {found}.")
+    return train, test
 
 
 def require_files(
     source: Source, data_dir: Path, download: bool, progress: Callable[[int, int], None] | None = None
 ) -> None:
-    """Raise an `AggMatchError` if files of a data set are missing; with `download`, fetch them first."""
+    """Raise `AggMatchError` if files of a data set are missing; `download` fetches them first."""
     try:
         if download:
             from aggmatch.data.download import fetch
 
-            # Also archives that are there, to verify them; files that lie unpacked belong to the user.
+            # Existing archives are verified too; unpacked files belong to the user and are not.
             for archive in source.archives:
                 if not archive.unpacked(data_dir):
                     fetch(archive, data_dir, progress)
         missing = source.missing(data_dir)
     except OSError as error:
-        raise AggMatchError(f"Cannot look into {data_dir}: {error.strerror}.") from None
+        raise AggMatchError(f"Cannot open {data_dir}: {error.strerror}.") from None
     if missing:
         wanted = " and ".join(archive.wanted(data_dir) for archive in missing)
         origin = " and ".join(archive.url for archive in missing)
         size = sum(archive.size for archive in missing) / 1e6
         raise AggMatchError(
-            f"{source.name} is not in {data_dir}: looked for {wanted}. "
+            f"{source.name} is not in {data_dir}: there is no {wanted}. "
             f"Add --download to fetch {size:.0f} MB from {origin}, or name another folder with --data-dir."
         )

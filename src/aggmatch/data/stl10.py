@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from aggmatch.data.images import UNKNOWN, Archive, Images, Source, damaged, reading
+from aggmatch.data.images import UNKNOWN, Archive, Images, Source, corrupt, reading
 
 SHAPE = (3, 96, 96)
 IMAGE = 3 * 96 * 96
@@ -44,7 +44,7 @@ def read_folds(folder: Path) -> tuple[tuple[int, ...], ...]:
     try:
         folds = tuple(tuple(map(int, line.split())) for line in lines if line.strip())
     except ValueError as error:
-        raise damaged(folder / FOLDER / "fold_indices.txt", error) from None
+        raise corrupt(folder / FOLDER / "fold_indices.txt", error) from None
     return folds
 
 
@@ -66,7 +66,7 @@ def read_members(folder: Path, only: tuple[str, ...] = MEMBERS) -> dict[str, byt
                 found[name] = file.read()
     for name in only:
         if name not in found:
-            raise damaged(path, f"it lacks {name}")
+            raise corrupt(path, f"it lacks {name}")
     return found
 
 
@@ -75,16 +75,16 @@ def labeled_images(folder: Path, content: dict[str, bytes], part: str) -> Images
     pixels = pixels_of(folder, f"{part}_X.bin", content[f"{part}_X.bin"])
     labels: NDArray[np.uint8] = np.frombuffer(content[f"{part}_y.bin"], np.uint8)
     if len(labels) != len(pixels):
-        raise damaged(folder / FOLDER / f"{part}_y.bin", f"it holds {len(labels)} labels for {len(pixels)} images")
+        raise corrupt(folder / FOLDER / f"{part}_y.bin", f"it holds {len(labels)} labels for {len(pixels)} images")
     if not np.isin(labels, np.arange(1, len(CLASSES) + 1)).all():
-        raise damaged(folder / FOLDER / f"{part}_y.bin", f"its labels are not all in [1, {len(CLASSES)}]")
+        raise corrupt(folder / FOLDER / f"{part}_y.bin", f"its labels are not all in [1, {len(CLASSES)}]")
     return Images(pixels, torch.from_numpy(labels.astype(np.int64) - 1))
 
 
 def pixels_of(folder: Path, name: str, content: bytes) -> torch.Tensor:
     """Images (N, 3, 96, 96) from bytes in which every channel is stored column by column."""
     if not content or len(content) % IMAGE:
-        raise damaged(folder / FOLDER / name, f"its {len(content)} bytes are not a number of images of {IMAGE} bytes")
+        raise corrupt(folder / FOLDER / name, f"its {len(content)} bytes are not a number of images of {IMAGE} bytes")
     columns = np.frombuffer(content, np.uint8).reshape(-1, *SHAPE)
     return torch.from_numpy(np.ascontiguousarray(columns.transpose(0, 1, 3, 2)))
 

@@ -10,24 +10,24 @@ from aggmatch.data.randomness import Use, bits, permutations
 from aggmatch.errors import AggMatchError
 
 BLOCK = 65_536
-"""Least indices made at once, so that a set of ten images does not need a permutation at every step."""
+"""Minimum number of indices made at once: a set of ten images does not need a new permutation at every step."""
 
 
 class IndexStream:
-    """Batches of indices without end: one random order of all of them after another, cut into batches.
+    """Endless batches of indices: random orders of all indices, one after the other, cut into batches.
 
-    A batch may span two epochs; within an epoch each index comes once. Of `world` processes with equal seeds, each
-    takes its part of a common batch of batch · world. The state is two integers and the same in all of them.
+    Each index comes once per epoch; a batch may span two epochs. Of `world` processes with the same seed, each takes
+    its own part of a common batch of batch · world. The state is two integers, the same in all processes.
 
-    Orders are made on the CPU, a block of whole epochs at a time, and moved to the device of `indices` once per block:
-    a step costs a slice, and only the first of a block waits for the device.
+    The CPU makes the orders, a block of whole epochs at a time, and copies them to the device of `indices` once per
+    block: a step costs one slice, and only the first step of a block waits for the device.
+
+    Example: `IndexStream(torch.arange(1437), batch=30, seed=0).next()` has shape (30,).
     """
 
     def __init__(self, indices: Tensor, batch: int, seed: int, rank: int = 0, world: int = 1) -> None:
         if indices.ndim != 1 or not len(indices):
-            raise AggMatchError(
-                f"A stream needs a list of indices that is not empty, got shape {tuple(indices.shape)}."
-            )
+            raise AggMatchError(f"A stream needs a list of indices, not empty, got shape {tuple(indices.shape)}.")
         if batch < 1:
             raise AggMatchError(f"A batch must hold at least 1 index, got {batch}.")
         if seed < 0:
@@ -42,7 +42,7 @@ class IndexStream:
         self._order = self._make(0)
 
     def next(self) -> Tensor:
-        """This process's part of the next batch, (batch,), on the device of `indices`. A view: do not write to it."""
+        """Return this process's part of the next batch, (batch,), on the device of `indices`. Do not write to it."""
         skipped = self.rank * self.batch
         self._advance(skipped)
         parts = []
@@ -56,11 +56,11 @@ class IndexStream:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def state_dict(self) -> dict[str, int]:
-        """Where the stream stands."""
+        """Return the position of the stream."""
         return {"block": self._block, "position": self._position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from where another stream of the same indices and seed stood."""
+        """Continue from the position of another stream with the same indices and seed."""
         block, position = state.get("block"), state.get("position")
         size = self.epochs * len(self.indices)
         if type(block) is not int or type(position) is not int or block < 0 or not 0 <= position < size:
@@ -81,23 +81,26 @@ class IndexStream:
 
 
 def check_balance(labels: Tensor, classes: Sequence[str], batch: int) -> None:
-    """Refuse labels and a size of batches of which no batch can hold equally many images of each class."""
+    """Raise `AggMatchError` if batches of this size cannot hold equally many images of each class."""
     if batch % len(classes):
         raise AggMatchError(
-            f"train.batch must be a multiple of {len(classes)}, the number of classes, for batches that hold equally "
+            f"train.batch must be a multiple of {len(classes)}, the number of classes, so that batches hold equally "
             f"many images of each, got {batch}."
         )
     present = set(labels.tolist())
     if missing := [name for number, name in enumerate(classes) if number not in present]:
         raise AggMatchError(
-            f"No image is labelled as class '{missing[0]}', but every batch must hold equally many images of each "
-            f"class. Label noise or the split file leaves it none: take more labels (data.labels), less noise "
+            f"No image has the label '{missing[0]}', but every batch must hold equally many images of each class. "
+            f"Label noise or the split file removed them all: use more labels (data.labels), less noise "
             f"(data.noise_rate), another data.fold or another split."
         )
 
 
 class BalancedStream:
-    """Batches that hold equally many indices of each class: one `IndexStream` a class, side by side."""
+    """Endless batches with equally many indices of each class, from one `IndexStream` per class.
+
+    indices, labels: (N,). classes: all class names; `batch` must be a multiple of their number.
+    """
 
     def __init__(self, indices: Tensor, labels: Tensor, classes: Sequence[str], batch: int, seed: int) -> None:
         check_balance(labels, classes, batch)
@@ -107,14 +110,14 @@ class BalancedStream:
         self.streams = [IndexStream(part, batch // count, seed) for part, seed in zip(parts, seeds, strict=True)]
 
     def next(self) -> Tensor:
-        """The next batch, class by class, (batch,)."""
+        """Return the next batch, (batch,), sorted by class."""
         return torch.cat([stream.next() for stream in self.streams])
 
     def state_dict(self) -> dict[str, dict[str, int]]:
-        """Where the streams stand."""
+        """Return the positions of the streams."""
         return {str(number): stream.state_dict() for number, stream in enumerate(self.streams)}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, int]]) -> None:
-        """Go on from where another such stream stood."""
+        """Continue from the positions of another stream with the same arguments."""
         for number, stream in enumerate(self.streams):
             stream.load_state_dict(state[str(number)])

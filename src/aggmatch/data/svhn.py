@@ -1,4 +1,4 @@
-"""SVHN, house numbers from street views: the official cropped digits, without the extra set."""
+"""SVHN, house numbers in street photographs: the official cropped digits, without the extra set."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from aggmatch.data.digits import DIGIT_NAMES, DIGIT_NOISE
-from aggmatch.data.images import Archive, Images, Source, damaged, reading
+from aggmatch.data.images import Archive, Images, Source, corrupt, reading
 
 SHAPE = (3, 32, 32)
 HOME = "http://ufldl.stanford.edu/housenumbers/"
@@ -16,28 +16,28 @@ TEST = Archive("test_32x32.mat", HOME + "test_32x32.mat", "eb5a983be6a315427106f
 
 
 def read_svhn(folder: Path) -> tuple[Images, Images]:
-    """Training and test images."""
+    """Return training and test images."""
     return _read_mat(folder / TRAIN.file), _read_mat(folder / TEST.file)
 
 
 def _read_mat(path: Path) -> Images:
-    """One official file: X is H × W × C × N uint8, y is N × 1 with 10 for the digit 0."""
+    """Read one official file: X is uint8 of shape (H, W, C, N), y is (N, 1) with 10 for the digit 0."""
     from scipy.io import loadmat
 
     channels, height, width = SHAPE
-    # The checks too: a .mat file can hold things that are no arrays at all.
+    # The checks are inside too: a .mat file can hold objects that are not arrays.
     with reading(path), path.open("rb") as file:
         content = loadmat(file, variable_names=("X", "y"))
         if "X" not in content or "y" not in content:
-            raise damaged(path, "it lacks X or y")
+            raise corrupt(path, "it lacks X or y")
         pixels, labels = content["X"], content["y"].reshape(-1)
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[:3] != (height, width, channels):
             wanted = f"uint8 of shape ({height}, {width}, {channels}, N)"
-            raise damaged(path, f"X is {pixels.dtype} of shape {pixels.shape} instead of {wanted}")
+            raise corrupt(path, f"X is {pixels.dtype} of shape {pixels.shape} instead of {wanted}")
         if len(labels) != pixels.shape[3]:
-            raise damaged(path, f"it holds {pixels.shape[3]} images but {len(labels)} labels")
+            raise corrupt(path, f"it holds {pixels.shape[3]} images but {len(labels)} labels")
         if not np.isin(labels, np.arange(1, 11)).all():
-            raise damaged(path, "its labels are not all in [1, 10]")
+            raise corrupt(path, "its labels are not all in [1, 10]")
     return Images(
         torch.from_numpy(np.ascontiguousarray(pixels.transpose(3, 2, 0, 1))),
         torch.from_numpy(labels.astype(np.int64) % 10),

@@ -1,1 +1,1 @@
-"""Experiments: several runs and what is learnt from them together."""
+"""Experiments: several runs, and what they show together."""

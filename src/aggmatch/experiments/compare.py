@@ -1,126 +1,114 @@
-"""Several methods on the same folds: who is better, and by how much more than chance."""
+"""Several methods on the same folds: which one is better, and by how much more than chance."""
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aggmatch.augment import check_images
 from aggmatch.config import Layer
-from aggmatch.data import DataSet, load_for, make_split
+from aggmatch.data import load_for, make_split
+from aggmatch.data.images import check_images
 from aggmatch.data.streams import check_balance
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.planned import PlannedRun
 from aggmatch.files import write_atomically
 from aggmatch.methods import load_method
+from aggmatch.registry import short_name
+from aggmatch.runs.stored import StoredRun
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.tables import Table, mean_and_deviation
 
-DECIDED = {
+FIXED = {
     "method.name": ("which trains several", "Name them with --methods."),
     "data.fold": ("which trains several", "--folds N takes 0 to N - 1."),
     "data.split": ("whose folds would then have the same labels", "Train on it with: aggmatch train --split FILE"),
 }
-"""Settings that a comparison decides itself → why, and what to do instead."""
+"""Settings that the comparison itself sets → why, and what to do instead."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Summaries of the finished runs of each method, one for each fold."""
+def plan(methods: Sequence[str], folds: int, layers: Sequence[Layer]) -> list[RunSettings]:
+    """Settings of every run, method by method, validated as far as possible without the data.
 
-    summaries: dict[str, list[dict[str, Any]]]
-
-    def __post_init__(self) -> None:
-        if not self.summaries:
-            raise AggMatchError("There is nothing to compare: no run finished.")
-
-    def table(self) -> Table:
-        """Mean ± sample standard deviation over the folds, best first; a fold that a method lacks is left open."""
-        folds = sorted({run["fold"] for runs in self.summaries.values() for run in runs})
-        rows = []
-        for method, runs in self.summaries.items():
-            accuracies = {run["fold"]: run["accuracy"] for run in runs}
-            seconds = statistics.mean(run["seconds"] for run in runs)
-            mean = mean_and_deviation(list(accuracies.values()))
-            rows.append([method, *mean, len(runs), *(accuracies.get(fold) for fold in folds), seconds])
-        rows.sort(key=lambda row: -row[1])
-        columns = ["method", "accuracy %", "± std", "n", *(f"fold {fold}" for fold in folds), "seconds"]
-        return Table(columns, rows, title=self.title())
-
-    def title(self) -> str:
-        """What was compared, so that no figure stands alone."""
-        run = next(iter(self.summaries.values()))[0]
-        steps = sorted({summary["steps"] for runs in self.summaries.values() for summary in runs})
-        return (
-            f"{Path(run['data']).name}, {run['labels']} labels, {' / '.join(map(str, steps))} steps, "
-            f"test accuracy of the {run['network']} network at the last step, {run['hardware']}"
-        )
-
-    def write(self, out: Path) -> list[Path]:
-        """The table as `comparison.csv`, `.json` and `.md`."""
-        table = self.table()
-        contents = {"csv": table.csv(), "json": table.json() + "\n", "md": f"{table.title}\n\n{table.markdown()}"}
-        paths = [out / f"comparison.{suffix}" for suffix in contents]
-        for path, content in zip(paths, contents.values(), strict=True):
-            write_atomically(path, content.encode())
-        return paths
-
-
-def plan(methods: Sequence[str], folds: int, layers: Sequence[Layer]) -> dict[tuple[str, int], RunSettings]:
-    """Settings of every run, by method and fold, checked as far as they can be without the data.
-
-    `layers` change all runs alike; what sets the runs apart is refused there.
+    layers: changes for all runs. They cannot set what distinguishes the runs.
     """
     for layer in layers:
-        for key, (reason, instead) in DECIDED.items():
+        for key, (reason, instead) in FIXED.items():
             if key in layer.values:
                 raise AggMatchError(f"{key} cannot be set for a comparison, {reason} (from {layer.source}). {instead}")
-    return {
-        (method, fold): resolve([*layers, Layer("the comparison", {"method.name": method, "data.fold": fold})])
+    return [
+        resolve([*layers, Layer("the comparison", {"method.name": method, "data.fold": fold})])
         for method in methods
         for fold in range(folds)
-    }
-
-
-def place(runs: Mapping[tuple[str, int], RunSettings], out: Path) -> list[PlannedRun]:
-    """The runs with their folders in `out`."""
-    return [
-        PlannedRun(settings, out / method.replace(":", ".") / f"fold{fold}", f"{method} fold {fold}")
-        for (method, fold), settings in runs.items()
     ]
 
 
-def check(runs: Sequence[PlannedRun], *, download: bool = False) -> dict[str, str]:
-    """Methods that cannot be trained on the data set, which is fetched if asked to → why; asked before any run starts.
+def place(plan: Sequence[RunSettings], out: Path) -> list[PlannedRun]:
+    """The planned runs, each with its folder `out/METHOD/foldN`."""
+    runs: dict[Path, PlannedRun] = {}
+    for settings in plan:
+        name, fold = short_name(settings.method_name), settings.data.fold
+        run = PlannedRun(settings, out / name / f"fold{fold}", f"{name} fold {fold}")
+        same = runs.setdefault(run.path, run)
+        if same.settings.method_name != settings.method_name:
+            raise AggMatchError(
+                f"{same.settings.method_name} and {settings.method_name} would share the folder {run.path}. "
+                f"Rename one of them."
+            )
+    return list(runs.values())
 
-    What is finished is taken as it is and needs no data. Labels that cannot be drawn are an error for all of them.
+
+def find_misfits(runs: Sequence[PlannedRun], *, download: bool = False) -> dict[str, str]:
+    """Methods whose batches the labelled images cannot form → why; call it before the first run starts.
+
+    download: whether missing files of the data set are fetched. Finished runs need no data. Raises an `AggMatchError`
+    if the labelled images cannot be drawn, which affects all methods.
     """
-    missing = [run for run in runs if not run.finished]
+    missing = [run.settings for run in runs if not run.finished]
     if not missing:
         return {}
-    settings = missing[0].settings
-    data = load_for(settings.data, settings.runtime.data_dir, download)
+    data = load_for(missing[0].data, missing[0].runtime.data_dir, download)
     check_images(data.train.pixels)
-    found = {run.settings.method_name: misfit(data, run.settings) for run in missing}
-    return {method: why for method, why in found.items() if why}
+    misfits = {}
+    for settings in missing:
+        split = make_split(data, settings.data)
+        try:
+            if load_method(settings.method_name).balanced:
+                check_balance(split.labels, data.classes, settings.train.batch)
+        except AggMatchError as error:
+            misfits[settings.method_name] = str(error)
+    return misfits
 
 
-def misfit(data: DataSet, settings: RunSettings) -> str:
-    """Why a run's labelled images cannot be put into the batches that its method wants; nothing where they can."""
-    split = make_split(data, settings.data)
-    try:
-        if load_method(settings.method_name).balanced:
-            check_balance(split.labels, data.classes, settings.train.batch)
-    except AggMatchError as error:
-        return str(error)
-    return ""
+def compare(runs: Sequence[StoredRun]) -> Table:
+    """Mean ± sample standard deviation of finished runs over the folds, best method first.
 
-
-def collect(runs: Sequence[PlannedRun]) -> Comparison:
-    """The runs that are finished, side by side."""
-    summaries: dict[str, list[dict[str, Any]]] = {}
+    A fold that a method lacks is an empty cell. The title tells data set, labels, steps, network and hardware.
+    """
+    by_method: dict[str, list[StoredRun]] = {}
     for run in runs:
-        if summary := run.folder.result():
-            summaries.setdefault(run.settings.method_name, []).append(summary)
-    return Comparison(summaries)
+        if run.finished:
+            by_method.setdefault(run.method, []).append(run)
+    finished = [run for members in by_method.values() for run in members]
+    if not finished:
+        raise AggMatchError("There is nothing to compare: no run finished.")
+    folds = sorted({run.fold for run in finished})
+    rows: list[list[Any]] = []
+    for method, members in by_method.items():
+        accuracies = {run.fold: run.accuracy for run in members if run.accuracy is not None}
+        seconds = statistics.mean(run.seconds or 0.0 for run in members)
+        numbers = [*mean_and_deviation(list(accuracies.values())), len(members)]
+        rows.append([method, *numbers, *map(accuracies.get, folds), seconds])
+    rows.sort(key=lambda row: -row[1])
+    first, steps = finished[0], " / ".join(map(str, sorted({run.steps for run in finished})))
+    title = f"{first.data_name}, {first.labels} labels, {steps} steps, "
+    title += f"test accuracy of the {first.settings.train.evaluated} network at the last step, {first.hardware}"
+    return Table(["method", "accuracy %", "± std", "n", *(f"fold {fold}" for fold in folds), "seconds"], rows, title)
+
+
+def write(table: Table, out: Path) -> list[Path]:
+    """Write a comparison as `comparison.csv`, `.json` and `.md`, and return the paths."""
+    contents = {"csv": table.csv(), "json": table.json() + "\n", "md": f"{table.title}\n\n{table.markdown()}"}
+    paths = [out / f"comparison.{suffix}" for suffix in contents]
+    for path, content in zip(paths, contents.values(), strict=True):
+        write_atomically(path, content.encode())
+    return paths

@@ -1,4 +1,4 @@
-"""What a plan still takes: its runs, how far each is, and about how long the rest will take on this machine."""
+"""What a plan still needs: its runs, how far each is, and about how long the rest takes on this machine."""
 
 import json
 import math
@@ -11,40 +11,40 @@ from typing import NamedTuple
 import torch
 
 from aggmatch.bench.step import stand_in
-from aggmatch.bench.timing import synchronize
-from aggmatch.build import build_modules
+from aggmatch.bench.timing import time_calls
 from aggmatch.data import SOURCES
 from aggmatch.devices import choose_device, hardware
 from aggmatch.experiments.planned import PlannedRun
-from aggmatch.experiments.reproduce import Plan, say_missing
-from aggmatch.methods import load_method
+from aggmatch.experiments.reproduce import Plan, describe_missing
+from aggmatch.methods import build_modules, load_method
 from aggmatch.models import parameter_count
+from aggmatch.registry import short_name
 from aggmatch.settings import RunSettings
 from aggmatch.tables import Table, duration, plural
 from aggmatch.training.trainer import Trainer
 
 SHARE = 16
-"""On a CPU, where a step of the paper's networks takes half a minute, a batch of this part stands for a whole one."""
+"""On a CPU, a step of the paper's networks takes half a minute, so a step on 1 / SHARE of the batch is measured."""
 FEW = 1000
-"""Random images that are made beside the labelled ones: how many there are does not change how long a step takes."""
+"""Random unlabelled images to measure with; their number does not change the time of a step."""
 PATIENCE = 4.0
-"""Seconds up to which a whole step is measured even on a CPU."""
+"""Seconds up to which a whole step is measured on a CPU."""
 MEASURING = 60.0
-"""Seconds that all measuring may take."""
+"""Seconds that all measurements may take."""
 WHOLE = "a few steps measured here on random images, without evaluations"
 PART = f"a step measured here on 1/{SHARE} of a batch of random images, without evaluations"
-GUESSED = "a guess from the measured kind of run nearest in weights and images of a step"
+GUESSED = "a guess from the measured kind of run whose step computes about as much"
 
 
 class StepPace(NamedTuple):
-    """Seconds that a step takes, and how that is known."""
+    """Seconds of a step, and where that number comes from."""
 
     seconds: float
     origin: str
 
 
 def kind(settings: RunSettings) -> str:
-    """What decides how long a step takes, as a text: runs that differ in anything else share their pace."""
+    """Everything that decides how long a step takes, as a text: runs with equal texts have the same pace."""
     source = SOURCES.load(settings.data.name)
     train = {name: getattr(settings.train, name) for name in ("batch", "unlabeled_ratio", "precision")}
     facts = {"shape": source.shape, "classes": len(source.classes), "train": train}
@@ -52,15 +52,15 @@ def kind(settings: RunSettings) -> str:
 
 
 def find_paces(runs: Sequence[PlannedRun], announce: Callable[[str], None]) -> dict[str, StepPace]:
-    """The pace of each kind of run that is not finished: that of a run in the folder, measured here, or a guess.
+    """The pace of each kind of unfinished run: from the log of such a run, measured here, or guessed.
 
-    Light kinds are measured first. When the time for measuring is over, or would be by the next one, or on Ctrl-C, the
-    paces of the others are guessed from the measured kind whose work is nearest to theirs.
+    Kinds with little work are measured first. When the time for measuring is over, or on Ctrl-C, the paces of the
+    others are guessed from the measured kind whose work is most similar. announce: called with progress messages.
     """
     paces: dict[str, StepPace] = {}
     for run in runs:
         if (logged := logged_seconds(run)) is not None:
-            paces[kind(run.settings)] = StepPace(logged, "the clock of runs in the folder")
+            paces[kind(run.settings)] = StepPace(logged, "the logs of runs in the folder")
     unfinished = {kind(run.settings): run.settings for run in runs if not run.finished}
     works = {name: work(settings) for name, settings in unfinished.items()}
     waiting = sorted((name for name in unfinished if name not in paces), key=works.__getitem__)
@@ -73,8 +73,8 @@ def find_paces(runs: Sequence[PlannedRun], announce: Callable[[str], None]) -> d
                 break
             settings = unfinished[name]
             announce(
-                f"Measuring a step of {settings.method_name} with {settings.model.name} "
-                f"({number} of {len(waiting)}; Ctrl-C to do without) ..."
+                f"Measuring a step of {short_name(settings.method_name)} with {short_name(settings.model.name)} "
+                f"({number} of {len(waiting)}; Ctrl-C skips the rest) ..."
             )
             paces[name] = measure(settings)
             cost = (time.monotonic() - started - spent) / works[name]
@@ -86,20 +86,23 @@ def find_paces(runs: Sequence[PlannedRun], announce: Callable[[str], None]) -> d
 
 
 def guess(works: Mapping[str, float], known: Mapping[str, StepPace], name: str) -> StepPace:
-    """A pace by that of the kind whose work is nearest."""
+    """A pace in proportion to that of the known kind whose work is most similar."""
     nearest = min(known, key=lambda other: abs(math.log(works[other] / works[name])))
     return StepPace(known[nearest].seconds * works[name] / works[nearest], GUESSED)
 
 
 def work(settings: RunSettings) -> float:
-    """About how much a step computes: weights of the network times images, each counted once a view."""
-    source, train = SOURCES.load(settings.data.name), settings.train
-    with torch.device("meta"):  # nothing is computed or kept
+    """About how much a step computes: weights of the network times views of images."""
+    source, train, labels = SOURCES.load(settings.data.name), settings.train, settings.data.labels or 0
+    channels, classes = source.shape[0], len(source.classes)
+    with torch.device("meta"):  # no memory, no computation
         method, network = build_modules(
-            settings,
-            channels=source.shape[0],
-            classes=len(source.classes),
-            labels=settings.data.labels or 0,
+            settings.model.name,
+            settings.method_name,
+            settings.method,
+            channels=channels,
+            classes=classes,
+            labels=labels,
             images=FEW,
         )
     views = method.views
@@ -107,7 +110,7 @@ def work(settings: RunSettings) -> float:
 
 
 def logged_seconds(run: PlannedRun) -> float | None:
-    """Seconds of a step by a run's own clock, evaluations included; none before its second line of metrics."""
+    """Seconds of a step by a run's log, evaluations included; None before its second line."""
     records = [record for record in run.folder.records() if "seconds" in record]
     if len({record["step"] for record in records}) < 2:
         return None
@@ -116,7 +119,7 @@ def logged_seconds(run: PlannedRun) -> float | None:
 
 
 def measure(settings: RunSettings) -> StepPace:
-    """The pace of training steps on random images of the right shape, evaluations left out."""
+    """Measure the pace of training steps on random images of the right shape, without evaluations."""
     device = choose_device(settings.runtime.device)
     if device.type == "cuda":
         return StepPace(time_steps(settings, device, warm=5, steps=20), WHOLE)
@@ -132,80 +135,55 @@ def measure(settings: RunSettings) -> StepPace:
 
 
 def time_steps(settings: RunSettings, device: torch.device, *, warm: int, steps: int) -> float:
-    """Seconds of one of several steps after a few that do not count."""
-    state = Trainer(settings, *stand_in(settings, FEW + (settings.data.labels or 0)), device)
+    """Median seconds of a step, after `warm` steps that do not count."""
+    trainer = Trainer(settings, *stand_in(settings, FEW + (settings.data.labels or 0)), device)
     for _ in range(warm):
-        state.step()
-    synchronize(device)
-    started = time.monotonic()
-    for _ in range(steps):
-        state.step()
-    synchronize(device)
-    return (time.monotonic() - started) / steps
+        trainer.step()
+    return time_calls(trainer.step, device, steps).median
 
 
 def outlook(plan: Plan) -> Table:
-    """Every run with its state; the note sums up. A column without content is left out."""
+    """Every run with its state; the note sums up. Empty columns are left out."""
     rows = []
     for run in plan.runs:
         settings = run.settings
-        named = [settings.data.name, settings.data.labels, settings.method_name, settings.data.fold, plan.variant(run)]
-        rows.append([*named, settings.train.steps, run.state])
+        named = [settings.data.name, settings.data.labels, short_name(settings.method_name), settings.data.fold]
+        rows.append([*named, plan.variant(run), settings.train.steps, run.state])
     columns = ["data", "labels", "method", "fold", "with", "steps", "state"]
-    return without_empty(Table(columns, rows, plan.table.heading, [sum_up(plan.runs)]))
-
-
-def sum_up(runs: Sequence[PlannedRun]) -> str:
-    """What is left in all."""
-    left = [run for run in runs if not run.finished]
-    if not left:
-        return f"Nothing is left to train: {plural(len(runs), 'run')} finished."
-    steps = sum(map(steps_left, left))
-    return f"{len(left)} of {len(runs)} runs to train, {steps:,} steps. {say_missing(runs)}".rstrip()
+    left = [run for run in plan.runs if not run.finished]
+    note = f"Nothing is left to train: {plural(len(plan.runs), 'run')} finished."
+    if left:
+        steps = sum(run.steps_left for run in left)
+        note = f"{len(left)} of {len(plan.runs)} runs to train, {steps:,} steps. {describe_missing(plan.runs)}".rstrip()
+    return without_empty(Table(columns, rows, plan.table.heading, [note]))
 
 
 def estimate(plan: Plan, paces: Mapping[str, StepPace], at_once: int = 1) -> Table:
-    """How long the runs that are left take, kind by kind; the notes sum up and say what that is from."""
+    """How long the unfinished runs take, kind by kind; the notes sum up and say where the numbers come from."""
     left: dict[str, list[PlannedRun]] = {}
     for run in plan.runs:
         if not run.finished:
             left.setdefault(kind(run.settings), []).append(run)
+    seconds = {name: sum(run.steps_left for run in runs) * paces[name].seconds for name, runs in left.items()}
     rows = []
     for name, runs in left.items():
-        first, pace = runs[0].settings, paces[name]
+        first, pace = runs[0].settings, paces[name].seconds
         data = ", ".join(dict.fromkeys(run.settings.data.name for run in runs))
         variants = "; ".join(dict.fromkeys(plan.variant(run) for run in runs))
-        about = duration(sum(map(steps_left, runs)) * pace.seconds)
-        rows.append([first.method_name, first.model.name, data, variants, len(runs), show_pace(pace), about])
+        named = [short_name(first.method_name), short_name(first.model.name), data, variants]
+        step = f"{pace:.1f} s" if pace >= 1 else f"{1000 * pace:.1f} ms"
+        rows.append([*named, len(runs), step, duration(seconds[name])])
     columns = ["method", "model", "data", "with", "runs", "a step", "about"]
-    unfinished = [run for runs in left.values() for run in runs]
-    return without_empty(Table(columns, rows, notes=explain(unfinished, paces, at_once)))
-
-
-def explain(left: Sequence[PlannedRun], paces: Mapping[str, StepPace], at_once: int) -> list[str]:
-    """How long it takes in all, and what that estimate is from."""
-    seconds = sum(steps_left(run) * paces[kind(run.settings)].seconds for run in left)
-    device = choose_device(left[0].settings.runtime.device)
-    shared = f" How much sooner --at-once {at_once} ends is not known." if at_once > 1 else ""
-    origins = Counter(paces[kind(run.settings)].origin for run in left)
-    return [
-        f"About {duration(seconds)} one after the other on {hardware(device)}.{shared} The estimate is from",
-        *(f"- {origin} ({plural(count, 'run')})" for origin, count in origins.items()),
-    ]
-
-
-def show_pace(pace: StepPace) -> str:
-    """Seconds or milliseconds of a step."""
-    return f"{pace.seconds:.1f} s" if pace.seconds >= 1 else f"{1000 * pace.seconds:.1f} ms"
+    device = choose_device(plan.runs[0].settings.runtime.device)
+    shared = f" How much --at-once {at_once} shortens that is unknown." if at_once > 1 else ""
+    total = f"About {duration(sum(seconds.values()))} one after the other on {hardware(device)}.{shared}"
+    origins = Counter(paces[name].origin for name, runs in left.items() for _ in runs)
+    sources = [f"- {origin} ({plural(count, 'run')})" for origin, count in origins.items()]
+    return without_empty(Table(columns, rows, notes=[f"{total} The estimate comes from", *sources]))
 
 
 def without_empty(table: Table) -> Table:
-    """The table without columns that have no content."""
+    """The table without empty columns."""
     full = [number for number in range(len(table.columns)) if any(row[number] not in ("", None) for row in table.rows)]
     columns, rows = [table.columns[number] for number in full], [[row[number] for number in full] for row in table.rows]
     return replace(table, columns=columns, rows=rows)
-
-
-def steps_left(run: PlannedRun) -> int:
-    """Steps that a run still needs."""
-    return run.settings.train.steps - run.steps_done

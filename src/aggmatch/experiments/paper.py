@@ -1,7 +1,7 @@
-"""The tables of the AggMatch paper as data: for each cell the settings of its runs and the figure of the paper.
+"""The tables of the AggMatch paper as data: for each cell, the settings of its runs and the paper's number.
 
-Figures are written as the paper prints them, one text a row. Where it prints none there is a dash; the cell can be run
-all the same.
+Numbers are written as the paper prints them, one text per row. A dash stands for a number that the paper does not
+print; such a cell can be trained all the same.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 from aggmatch.errors import unknown
 
 STEPS = 2**20
-"""K of the literature's protocol, which the paper follows without naming it."""
+"""K: number of steps in the literature, which the paper follows without stating it."""
 
 
 @dataclass(frozen=True)
@@ -27,32 +27,32 @@ class Figure:
 
     @property
     def std(self) -> float | None:
-        """Its standard deviation, where the paper prints one."""
+        """Its standard deviation; None if the paper prints none."""
         _, sign, std = self.text.partition("±")
         return float(std) if sign else None
 
     @property
     def digits(self) -> int:
-        """Digits after the point, with which ours are shown too."""
+        """Digits after the point; our numbers are shown with as many."""
         return len(self.text.partition("±")[0].partition(".")[2])
 
 
 def printed(text: str) -> Figure | None:
-    """A figure of a row, none for a dash."""
+    """A number of a row; None for a dash."""
     return None if text == "–" else Figure(text)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure of a table: where it stands, the runs it comes from, and the paper's value."""
+    """One number of a table: its place, the settings of its runs, and the paper's value."""
 
     row: str
     column: str
     settings: Mapping[str, Any]
-    """Dotted, as in --set. Folds and number of steps are the table's."""
+    """Dotted, as in --set. The table adds folds and number of steps."""
     paper: Figure | None = None
     of_class: str | None = None
-    """Class whose accuracy it is; of all classes together without."""
+    """Class whose accuracy it is; None for the accuracy on all classes."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class PaperTable:
     title: str
     cells: tuple[Cell, ...]
     corner: str = "method"
-    """What the rows are."""
+    """What the rows list."""
     across: str = "data, labels"
-    """What the columns are."""
+    """What the columns list."""
     folds: int = 3
     steps: int = STEPS
     note: str = ""
-    """What a reader must know about the paper's figures."""
+    """What a reader must know about the paper's numbers."""
 
     @property
     def heading(self) -> str:
@@ -90,7 +90,7 @@ class PaperTable:
 def grid(
     columns: Mapping[str, Mapping[str, Any]], rows: Mapping[str, tuple[Mapping[str, Any], str]]
 ) -> tuple[Cell, ...]:
-    """Cells whose settings are those of their column and their row together; each row comes with its figures."""
+    """Cells with the settings of their column and of their row; a row is (settings, the paper's numbers)."""
     return tuple(
         Cell(row, column, {**shared, **own}, printed(figure))
         for row, (own, figures) in rows.items()
@@ -99,7 +99,7 @@ def grid(
 
 
 def by_class(classes: Iterable[str], rows: Mapping[str, tuple[Mapping[str, Any], str]]) -> tuple[Cell, ...]:
-    """Cells of one run a row: its accuracy in each class and, last, in all of them."""
+    """Cells of one run per row: its accuracy in each class and, last, in all classes."""
     return tuple(
         Cell(row, of_class or "all", settings, printed(figure), of_class)
         for row, (settings, figures) in rows.items()
@@ -108,7 +108,7 @@ def by_class(classes: Iterable[str], rows: Mapping[str, tuple[Mapping[str, Any],
 
 
 def on(data: str, labels: int, method: str | None = None, noise: float | None = None) -> dict[str, Any]:
-    """Settings of a data set with so many labels, asymmetric noise on them where a rate is given."""
+    """Settings of a data set with a number of labels; `noise` is the rate of asymmetric noise."""
     settings: dict[str, Any] = {"data.name": data, "data.labels": labels}
     if method is not None:
         settings |= {"method.name": method}
@@ -118,7 +118,7 @@ def on(data: str, labels: int, method: str | None = None, noise: float | None = 
 
 
 def method(name: str) -> dict[str, Any]:
-    """Settings of a method as it is."""
+    """Settings of a method without changes."""
     return {"method.name": name}
 
 
@@ -250,7 +250,7 @@ MOMENTUM = PaperTable(
 )
 
 TABLES = {table.name: table for table in (MAIN, NOISE, PER_CLASS, COMPONENTS, SIMILARITY, CONFIDENCE, QUEUE, MOMENTUM)}
-"""Every table by its name on the command line."""
+"""All tables, by their names on the command line."""
 
 
 def find_table(name: str) -> PaperTable:

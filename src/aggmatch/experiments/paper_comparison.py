@@ -1,54 +1,47 @@
-"""Our figures beside the paper's: from results to a table that says of every figure how it was come by."""
+"""Our numbers beside the paper's, with the provenance of each number."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 from aggmatch.config import flatten
 from aggmatch.experiments.paper import Cell, PaperTable
 from aggmatch.experiments.reproduce import Plan, PlannedCell
+from aggmatch.experiments.results_table import Group, Reader, group_runs, read_class
 from aggmatch.files import make_folder, write_atomically
-from aggmatch.runs.results import Result
-from aggmatch.runs.stats import (
-    Length,
-    Median,
-    departures,
-    describe_counts,
-    describe_departures,
-    last_median,
-    likeness,
-    measure,
-)
-from aggmatch.settings import RunSettings
+from aggmatch.runs.stats import Length, Median, departures, describe_counts, describe_departures, likeness
+from aggmatch.runs.stored import StoredRun
 from aggmatch.tables import Table, mean_and_deviation, plural, show_mean
 
 MARKS = "†‡§¶"
 NAMED = 3
-"""Results left out for one reason that are named; of more it is said how many."""
+"""Runs that are named if several are left out for one reason; the others are counted."""
 
 
 @dataclass(frozen=True)
 class Ours:
-    """Our figure of a cell: accuracies of folds that all went equally far."""
+    """Our number in a cell: runs on several folds that went equally far."""
 
-    values: tuple[float, ...]
-    length: Length
-    results: tuple[Result, ...]
-    medians: tuple[Median, ...]
-    """Of each fold; none of a single class."""
+    group: Group
+    values: Sequence[float]
+    """Accuracy of each fold in percent."""
+    medians: Sequence[Median]
+    """Of each fold; empty for the accuracy of a class."""
     departures: str
-    """Settings that are not the table's, in words."""
+    """Settings that differ from the table's, in words."""
 
     @property
     def protocol(self) -> str:
-        """How many runs of what length, and what else sets them apart from what the table asks for."""
-        folds = describe_folds(len(self.values), self.length)
+        """How many runs of which length, and their settings that differ from the table's."""
+        folds = describe_folds(len(self.values), self.group.length)
         return f"{folds}; {self.departures}" if self.departures else folds
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A table with our figure, if there is one, in each of its cells."""
+    """A table of the paper with our number in each cell that has one."""
 
     table: PaperTable
     ours: Mapping[tuple[str, str], Ours]
@@ -56,56 +49,56 @@ class Filled:
 
     @property
     def protocol(self) -> str:
-        """How many runs of what length a cell is to have."""
+        """How many runs of which length the table asks for."""
         return describe_folds(self.table.folds, Length(True, self.table.steps, self.table.steps))
 
     @property
-    def used(self) -> set[str]:
-        """Keys of the results in it."""
-        return {result.key for ours in self.ours.values() for result in ours.results}
+    def runs(self) -> dict[str, StoredRun]:
+        """The runs in it, by key."""
+        return {run.key: run for ours in self.ours.values() for run in ours.group.runs.values()}
 
     def fitting(self, width: int) -> Table:
-        """For a terminal of this width: as in the paper if it fits, or else one line a cell."""
+        """The table for a terminal of this width: laid out as in the paper if it fits, or else one line per cell."""
         grid = self.grid()
         return grid if grid.width <= width else self.listing()
 
     def grid(self) -> Table:
-        """For a reader: laid out as in the paper, ours above the paper's."""
+        """For a reader: laid out as in the paper, our numbers above the paper's."""
         cells = {(cell.row, cell.column): cell for cell in self.table.cells}
         rows = []
         for row in self.table.rows:
             shown = [self.show(cells.get((row, column))) for column in self.table.columns]
-            for number, name in enumerate(("ours", "median", "paper")):
-                figures = [figure[number] for figure in shown]
-                if name != "median" or any(figures):
-                    rows.append(["" if number else row, name, *figures])
+            for line, name in enumerate(("ours", "median", "paper")):
+                texts = [cell_texts[line] for cell_texts in shown]
+                if name != "median" or any(texts):
+                    rows.append(["" if line else row, name, *texts])
         return Table([self.table.corner, "", *self.table.columns], rows, self.table.heading, self.notes())
 
     def listing(self) -> Table:
-        """For a reader with little room: one line a cell."""
+        """For a narrow terminal: one line per cell."""
         columns = [self.table.corner, self.table.across, "ours", "median", "paper"]
         rows = [[cell.row, cell.column, *self.show(cell)] for cell in self.table.cells]
         return Table(columns, rows, self.table.heading, self.notes())
 
     def marks(self) -> dict[str, str]:
-        """Protocol that departs from the table's → its mark."""
-        departing = dict.fromkeys(ours.protocol for ours in self.ours.values() if ours.protocol != self.protocol)
-        return {protocol: MARKS[n % len(MARKS)] * (1 + n // len(MARKS)) for n, protocol in enumerate(departing)}
+        """Each protocol that differs from the table's → its mark."""
+        differing = dict.fromkeys(ours.protocol for ours in self.ours.values() if ours.protocol != self.protocol)
+        return {protocol: MARKS[n % len(MARKS)] * (1 + n // len(MARKS)) for n, protocol in enumerate(differing)}
 
     def show(self, cell: Cell | None) -> tuple[str | None, str | None, str | None]:
-        """Our figure of a cell with its mark, its median, and the paper's figure, all with as many digits."""
+        """Our number in a cell with its mark, its median, and the paper's number, all with as many digits."""
         if cell is None:
             return None, None, None
         paper = cell.paper.text.replace("±", " ± ") if cell.paper else None
         if not (ours := self.ours.get((cell.row, cell.column))):
             return None, None, paper
         digits = cell.paper.digits if cell.paper else 2
-        figure = f"{show_mean(ours.values, digits)} {self.marks().get(ours.protocol, '')}".rstrip()
+        mean = f"{show_mean(ours.values, digits)} {self.marks().get(ours.protocol, '')}".rstrip()
         median = show_mean([median.value for median in ours.medians], digits) if ours.medians else None
-        return figure, median, paper
+        return mean, median, paper
 
     def notes(self) -> list[str]:
-        """What our figures are, what the marks mean, and what to know about the paper's."""
+        """What our numbers are, what the marks mean, and what to know about the paper's numbers."""
         notes = ["Test accuracy in percent, mean ± deviation over folds; – where there is no figure."]
         marks, medians = self.marks(), [median for ours in self.ours.values() for median in ours.medians]
         if self.ours:
@@ -117,18 +110,17 @@ class Filled:
         return [*notes, self.table.note] if self.table.note else notes
 
     def describe_ours(self) -> str:
-        """Network, moment and hardware of our figures."""
-        results = [result for ours in self.ours.values() for result in ours.results]
-        networks = sorted({result.settings.train.evaluated for result in results if result.settings})
-        hardware = sorted({result.hardware for result in results if result.hardware})
-        finished = [ours.length.finished for ours in self.ours.values()]
+        """Network, moment and hardware of our numbers."""
+        networks = sorted({run.settings.train.evaluated for run in self.runs.values()})
+        hardware = sorted({run.hardware for run in self.runs.values() if run.hardware})
+        finished = [ours.group.length.finished for ours in self.ours.values()]
         moment = "after the last step" if any(finished) else "at the last evaluation of unfinished runs"
         if any(finished) and not all(finished):
             moment += ", of unfinished runs at their last evaluation"
         return "; ".join([f"Ours: {' or '.join(networks)} network {moment}, sample deviation", *hardware]) + "."
 
     def long(self) -> Table:
-        """For a machine: one row a cell."""
+        """For a machine: one row per cell."""
         columns = ["row", "column", "mean", "std", "n", "steps", "schedule", "paper mean", "paper std", "difference"]
         columns += ["median", "median std", "evaluations", "departures"]
         return Table(columns, [self.long_row(cell) for cell in self.table.cells])
@@ -138,17 +130,17 @@ class Filled:
         theirs = [cell.paper.mean, cell.paper.std] if cell.paper else [None, None]
         if not (ours := self.ours.get((cell.row, cell.column))):
             return [cell.row, cell.column, None, None, 0, None, None, *theirs, *[None] * 5]
-        mean, std = mean_and_deviation(ours.values)
-        figures = [mean, std, len(ours.values), ours.length.steps, ours.length.schedule]
+        (mean, std), length = mean_and_deviation(ours.values), ours.group.length
+        numbers = [mean, std, len(ours.values), length.steps, length.schedule]
         medians: list[float | None] = [None] * 3
         if ours.medians:
             counts = [median.evaluations for median in ours.medians]
             medians = [*mean_and_deviation([median.value for median in ours.medians]), min(counts)]
         difference = mean - cell.paper.mean if cell.paper else None
-        return [cell.row, cell.column, *figures, *theirs, difference, *medians, ours.departures or None]
+        return [cell.row, cell.column, *numbers, *theirs, difference, *medians, ours.departures or None]
 
     def write(self, out: Path) -> list[Path]:
-        """Write `main.md` and `main.tex` for readers, `main.csv` and `main.json` for machines."""
+        """Write `NAME.md` and `NAME.tex` for readers, `NAME.csv` and `NAME.json` for machines; return the paths."""
         grid, long = self.grid(), self.long()
         contents = {
             "md": f"{grid.title}\n\n{grid.markdown()}",
@@ -164,98 +156,72 @@ class Filled:
 
 
 def describe_folds(folds: int, length: Length) -> str:
-    """So many folds of so many steps, in words."""
+    """Number and length of folds in words: `3 folds of 1,000 steps`."""
     return f"{plural(folds, 'fold')} {'of' if length.finished else 'unfinished after'} {length.text} steps"
 
 
-# From results to figures -----------------------------------------------------------------------------------------
+# From runs to numbers --------------------------------------------------------------------------------------------
 
 
-def fill(plan: Plan, results: Sequence[Result], *, any_length: bool) -> Filled:
-    """Put the results into the cells whose runs they are, those of other runs aside.
+def fill(plan: Plan, runs: Sequence[StoredRun], *, any_length: bool) -> Filled:
+    """Fill the cells of a plan's table with the accuracies of the runs that they ask for.
 
-    With `any_length` a run may have had another number of steps than planned. Where runs of a cell went unequally far,
-    finished ones count before unfinished ones and long ones before short ones, and the others not at all.
+    any_length: whether a run may have another number of steps than planned. If runs of one cell went unequally far,
+    only the longest count, and unfinished runs count only if none is finished.
     """
-    known: dict[str, list[tuple[RunSettings, Result]]] = {}
-    for result in results:
-        if settings := result.settings:
-            known.setdefault(likeness(settings), []).append((settings, result))
-    ours = {}
-    for planned in plan.cells:
-        if figure := fill_cell(planned, known, any_length):
-            ours[planned.cell.row, planned.cell.column] = figure
-    return Filled(plan.table, ours)
+    known: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        known.setdefault(likeness(run.settings), []).append(run)
+    found = {(own.cell.row, own.cell.column): fill_cell(own, known, any_length) for own in plan.cells}
+    return Filled(plan.table, {place: ours for place, ours in found.items() if ours})
 
 
-def fill_cell(
-    planned: PlannedCell, known: Mapping[str, list[tuple[RunSettings, Result]]], any_length: bool
-) -> Ours | None:
-    """Our figure of one cell; none without a result."""
-    found: dict[Length, dict[int, tuple[float, Result, Median | None]]] = {}
+def fill_cell(planned: PlannedCell, known: Mapping[str, Sequence[StoredRun]], any_length: bool) -> Ours | None:
+    """Our number in one cell; None without a run."""
     of_class = planned.cell.of_class
-    for run in planned.runs:
-        for settings, result in known.get(likeness(run.settings), []):
-            fits = any_length or settings.train.steps == run.settings.train.steps
-            if fits and (measured := measure(result, settings, of_class)):
-                value, length = measured
-                median = None if of_class else last_median(result, settings)
-                folds, fold = found.setdefault(length, {}), settings.data.fold
-                if fold not in folds or result.standing > folds[fold][1].standing:  # they differ in cadence alone
-                    folds[fold] = value, result, median
-    if not found:
+    read: Reader = partial(read_class, of_class) if of_class else attrgetter("accuracy")
+    pairs = [(run, own.settings) for own in planned.runs for run in known.get(likeness(own.settings), [])]
+    fitting = [run for run, wanted in pairs if any_length or run.settings.train.steps == wanted.train.steps]
+    groups = group_runs([run for run in fitting if read(run) is not None])
+    if not groups:
         return None
-    longest = max(found)
-    values, used, medians = zip(*found[longest].values(), strict=True)
+    longest = max(groups, key=lambda group: group.length)
+    medians = [] if of_class else [run.median for run in longest.runs.values() if run.median]
     changes = departures(planned.protocol, planned.runs[0].settings)
-    return Ours(values, longest, used, tuple(filter(None, medians)), describe_departures(changes))
+    return Ours(longest, longest.values(read), medians, describe_departures(changes))
 
 
-# Results without a place -----------------------------------------------------------------------------------------
+# Runs that are not in the table ----------------------------------------------------------------------------------
 
 
-def say_left_out(plan: Plan, results: Sequence[Result], filled: Filled, *, any_length: bool) -> list[str]:
-    """Sentences on the results that are not in the table, one for each reason."""
-    names: dict[str, list[str]] = {}
-    for result in results:
-        settings = result.settings
-        if settings is None:
-            names.setdefault("this version cannot run it", []).append("a stored run")
-        elif result.key not in filled.used:
-            reason = why_left_out(plan, settings, result, filled, any_length=any_length)
-            names.setdefault(reason, []).append(describe_run(settings))
-    return [f"Left out, because {reason}: {shorten(runs)}." for reason, runs in names.items()]
+def describe_left_out(plan: Plan, runs: Sequence[StoredRun], filled: Filled, *, any_length: bool) -> list[str]:
+    """Sentences about the runs that are not in the table, one for each reason."""
+    shown, names = filled.runs, dict[str, list[str]]()
+    for run in runs:
+        if run.key not in shown:
+            reason = why_left_out(plan, run, filled, any_length=any_length)
+            names.setdefault(reason, []).append(f"{run.describe()}, {run.settings.train.steps:,} steps")
+    more = {reason: [f"{len(own) - NAMED} more"] * (len(own) > NAMED) for reason, own in names.items()}
+    return [f"Left out, because {reason}: {'; '.join([*own[:NAMED], *more[reason]])}." for reason, own in names.items()]
 
 
-def why_left_out(plan: Plan, settings: RunSettings, result: Result, filled: Filled, *, any_length: bool) -> str:
-    """What a result lacks to be in a table."""
+def why_left_out(plan: Plan, run: StoredRun, filled: Filled, *, any_length: bool) -> str:
+    """The reason why a run is not in the table."""
+    settings = run.settings
     values, fold = flatten(settings.identity()), settings.data.fold
-    cells = [own for own in plan.cells if own.cell.settings.items() <= values.items()]
+    cells = [planned for planned in plan.cells if planned.cell.settings.items() <= values.items()]
     if not cells:
         return "no cell asks for such a run"
-    wanted = [run.settings for own in cells for run in own.runs if run.settings.data.fold == fold]
+    wanted = [own.settings for planned in cells for own in planned.runs if own.settings.data.fold == fold]
     if not wanted:
-        return f"only {plural(len(cells[0].runs), 'fold')} from 0 on are asked for"
+        return f"the table asks for {plural(len(cells[0].runs), 'fold')}, from fold 0 on"
     if changes := departures(wanted[0], settings):
         return describe_departures(changes)
     if not any_length and settings.train.steps != wanted[0].train.steps:
         return f"train.steps is {settings.train.steps:,}, not {wanted[0].train.steps:,}"
-    if not (measured := measure(result, settings)):
+    if not run.length:
         return "it was not evaluated yet"
-    shown = [filled.ours.get((own.cell.row, own.cell.column)) for own in cells]
-    if any(ours and ours.length == measured[1] for ours in shown):
-        return "another one of the same settings and fold is there"
-    return "others of its cell went further"
-
-
-def describe_run(settings: RunSettings) -> str:
-    """A run in a few words."""
-    data = settings.data
-    named = f"{settings.method_name} on {data.name}, {data.labels} labels, fold {data.fold}"
-    return f"{named}, {settings.train.steps:,} steps"
-
-
-def shorten(names: Sequence[str]) -> str:
-    """The first few names and how many more there are."""
-    more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
-    return "; ".join([*names[:NAMED], *more])
+    shown = [filled.ours.get((planned.cell.row, planned.cell.column)) for planned in cells]
+    if any(ours and ours.group.length == run.length for ours in shown):
+        return "the table shows another run of the same settings and fold"
+    return "other runs of its cell went further"

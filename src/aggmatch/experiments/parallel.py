@@ -1,4 +1,4 @@
-"""Several runs at the same time, each in a process of its own."""
+"""Several runs at the same time, each in its own process."""
 
 import json
 import os
@@ -12,30 +12,35 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from aggmatch.experiments.planned import Failure, PlannedRun
-from aggmatch.training.run import signals
+from aggmatch.registry import is_code
+from aggmatch.settings import parts_named
+from aggmatch.signals import signals
 
 POLL = 0.1
-"""Seconds between two looks at the children."""
+"""Seconds between two looks at the processes."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that a run did, for whoever follows."""
+    """Something that happened to a run."""
 
     run: PlannedRun
-    what: Literal["started", "evaluated", "finished", "stopped"]
+    what: Literal["started", "logged", "finished", "stopped"]
     record: Mapping[str, Any] | None = None
-    """The record with the accuracies, of an evaluation."""
+    """The new line of the log, if it was logged."""
 
 
 class Child:
-    """A process that trains one run, in a session of its own: Ctrl-C reaches it only through its parent."""
+    """A process that trains one run. It has its own session: Ctrl-C reaches it only through its parent."""
 
-    def __init__(self, run: PlannedRun, scratch: Path, threads: int) -> None:
+    def __init__(self, run: PlannedRun, scratch: Path, number: int, threads: int) -> None:
         self.run = run
-        config, self.errors = scratch / f"{run.path.name}.json", scratch / f"{run.path.name}.err"
-        config.write_text(json.dumps(run.settings.to_dict()), encoding="utf-8")
+        config, self.errors = scratch / f"{number}.json", scratch / f"{number}.err"
+        values = run.settings.to_dict()
+        config.write_text(json.dumps(values), encoding="utf-8")
         words = ["train", "--config", str(config), "--out", str(run.path), "--quiet"]
+        for name in filter(is_code, parts_named(values)):
+            words += ["--allow-code", name]
         if run.folder.holds_run:
             words.append("--resume")
         self.seen = self.log_size()
@@ -50,12 +55,12 @@ class Child:
             )
 
     def log_size(self) -> int:
-        """Length of the metrics so far, in bytes."""
+        """Length of the log in bytes."""
         metrics = self.run.folder.metrics
         return metrics.stat().st_size if metrics.exists() else 0
 
-    def evaluations(self) -> Iterator[dict[str, Any]]:
-        """Records with accuracies that were written since the last call."""
+    def new_records(self) -> Iterator[dict[str, Any]]:
+        """Lines of the log that were written since the last call."""
         size = self.log_size()
         self.seen = min(self.seen, size)  # a resume cuts the log back to its checkpoint
         if size == self.seen:
@@ -66,37 +71,40 @@ class Child:
         self.seen += len(whole + newline)
         for line in whole.splitlines():
             try:
-                record = json.loads(line)
+                yield json.loads(line)
             except json.JSONDecodeError:  # the log was cut back and grew again between two looks
                 continue
-            if "accuracy_average" in record:
-                yield record
 
     def reason(self) -> str:
         """Why it failed: the last line that it printed."""
         printed = self.errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        last = printed[-1] if printed else f"It ended with code {self.process.returncode} and without a word."
+        last = printed[-1] if printed else f"It ended with code {self.process.returncode} and printed nothing."
         return last.removeprefix("Error: ")
 
 
-class AtOnce:
-    """Trains runs that are not finished, so many at the same time; a failing one leaves the others alone."""
+class ParallelTraining:
+    """Trains the unfinished runs, at most `count` at the same time; if one fails, the others go on.
+
+    Example: `for event in ParallelTraining(runs, 2).train(): print(event.run.title)`.
+    """
 
     def __init__(self, runs: Sequence[PlannedRun], count: int) -> None:
         self.waiting = [run for run in runs if not run.finished]
         self.count = count
         self.threads = max(1, cores() // count)
         self.stopped_by: int | None = None
-        """Signal that ended it early; all runs were saved."""
+        """The signal that ended it early; all runs are saved then."""
 
     def train(self) -> Generator[Event | Failure]:
-        """Train to the end, yielding what happens. The first signal saves and stops all children, a second kills."""
+        """Train to the end and yield what happens. The first signal saves and stops all runs, a second one kills."""
         running: list[Child] = []
+        started = 0
         with TemporaryDirectory() as scratch, signals() as received:
             try:
                 while running or (self.waiting and not received):
                     while self.waiting and len(running) < self.count and not received:
-                        child = Child(self.waiting.pop(0), Path(scratch), self.threads)
+                        child = Child(self.waiting.pop(0), Path(scratch), started, self.threads)
+                        started += 1
                         running.append(child)
                         yield Event(child.run, "started")
                     if received and self.stopped_by is None:
@@ -106,7 +114,7 @@ class AtOnce:
                     time.sleep(POLL)
                     for child in list(running):
                         over = child.process.poll() is not None
-                        yield from (Event(child.run, "evaluated", record) for record in child.evaluations())
+                        yield from (Event(child.run, "logged", record) for record in child.new_records())
                         if over:
                             running.remove(child)
                             yield self.ended(child)
@@ -116,7 +124,7 @@ class AtOnce:
                     child.process.wait()
 
     def ended(self, child: Child) -> Event | Failure:
-        """What became of a run whose process is over."""
+        """How the run of a process ended."""
         if child.process.returncode == 0:
             return Event(child.run, "finished")
         if self.stopped_by is not None:

@@ -1,24 +1,29 @@
-"""The runs that an experiment needs: which are there already, and training those that are not."""
+"""Runs that an experiment needs: which exist already, and training the others."""
 
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields
+from glob import escape
 from pathlib import Path
+from typing import Any
 
+from aggmatch.config import Settings
 from aggmatch.errors import AggMatchError
 from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder, run_name
-from aggmatch.settings import RunSettings
+from aggmatch.runs.stored import StoredRun, read_run
+from aggmatch.settings import RunSettings, parts_named
 from aggmatch.training.run import Run, resumed_settings, start_or_resume
 
 Follow = Callable[[Run, str], None]
-"""Trains a run to its end under a title, showing it or not."""
+"""Trains a run to its end; the text is a title to show."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that is wanted: its settings, its folder, and what to call it."""
+    """A run that an experiment needs: its settings, its folder, and a title to show."""
 
     settings: RunSettings
     path: Path
@@ -31,7 +36,7 @@ class PlannedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether it was trained to its end. A folder that holds a run of other settings is an error."""
+        """Whether it is trained; raises an `AggMatchError` if the folder holds a run of other settings."""
         folder = self.folder
         if not folder.holds_run:
             return False
@@ -46,16 +51,25 @@ class PlannedRun:
         return max(map(checkpoint.step_of, checkpoint.found(self.folder.checkpoints)), default=0)
 
     @property
+    def steps_left(self) -> int:
+        """Steps that are still to be trained."""
+        return self.settings.train.steps - self.steps_done
+
+    @property
     def state(self) -> str:
         """`finished`, `at step k` or `missing`."""
         if self.finished:
             return "finished"
         return f"at step {self.steps_done:,}" if self.folder.holds_run else "missing"
 
-    def complete(self, follow: Follow, *, download: bool = False) -> None:
-        """Train it if it is missing, go on if it is half finished, leave it alone if it is finished."""
+    def complete(self, follow: Follow) -> None:
+        """Train it if it is missing, resume it if it is not finished, and do nothing if it is."""
         if not self.finished:
-            follow(start_or_resume(self.settings, self.path, download=download), self.title)
+            follow(start_or_resume(self.settings, self.path), self.title)
+
+    def read(self) -> StoredRun:
+        """What its folder holds. The folder may name the code that the plan names."""
+        return read_run(self.path, allow=parts_named(self.settings.to_dict()))
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,7 @@ class Failure:
 
 
 def train_in_turn(runs: Sequence[PlannedRun], follow: Follow) -> Iterator[Failure]:
-    """Train what is not finished, one run after the other, yielding those that fail; they leave the others alone."""
+    """Train the unfinished runs one after the other; yield those that fail and go on with the others."""
     for run in runs:
         try:
             run.complete(follow)
@@ -75,10 +89,50 @@ def train_in_turn(runs: Sequence[PlannedRun], follow: Follow) -> Iterator[Failur
             yield Failure(run, str(error))
 
 
-def readable_name(settings: RunSettings) -> str:
-    """A folder's name for the run of these settings: `cifar10-40-aggmatch-fold0-3fa9c2`.
+def collect(runs: Sequence[PlannedRun]) -> list[StoredRun]:
+    """Read the runs that have been started."""
+    return [run.read() for run in runs if run.folder.holds_run]
 
-    The last part is a digest of all that decides the result, so runs have one folder exactly if they are the same.
+
+# Folders ---------------------------------------------------------------------------------------------------------
+
+
+def find_folder(settings: RunSettings, out: Path) -> Path:
+    """The folder in `out` that holds the run of these settings, or else the folder in which to start it.
+
+    Version 0.1 named folders by a digest of all settings. Such a folder is found by the settings that it stores.
     """
-    identity = json.dumps(settings.identity(), sort_keys=True).encode()
-    return f"{run_name(settings)}-{hashlib.blake2b(identity, digest_size=3).hexdigest()}"
+    path = out / folder_name(settings)
+    if RunFolder(path).holds_run:
+        return path
+    for folder in map(RunFolder, sorted(out.glob(f"{escape(run_name(settings))}-*"))):
+        with suppress(AggMatchError):  # a corrupt folder, or one that this version cannot read
+            allowed = parts_named(settings.to_dict())
+            if folder.holds_run and folder.settings(allow=allowed).identity() == settings.identity():
+                return folder.path
+    return path
+
+
+def folder_name(settings: RunSettings) -> str:
+    """The name of the folder for the run of these settings: `cifar10-40-aggmatch-fold0-3fa9c2`.
+
+    The last part is a digest of the settings that differ from the defaults of their fields, except section `runtime`.
+    A later version that has more settings therefore gives the same name.
+    """
+    changed = {name: values for name, values in changed_values(settings).items() if name != "runtime"}
+    digest = hashlib.blake2b(json.dumps(changed, sort_keys=True).encode(), digest_size=3)
+    return f"{run_name(settings)}-{digest.hexdigest()}"
+
+
+def changed_values(settings: Settings) -> dict[str, Any]:
+    """Nested values of the settings that differ from the defaults of their fields."""
+    changed: dict[str, Any] = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if isinstance(value, Settings):
+            if nested := changed_values(value):
+                changed[field.name] = nested
+        elif value != default:
+            changed[field.name] = value
+    return changed

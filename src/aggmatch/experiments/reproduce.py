@@ -1,4 +1,4 @@
-"""From a table of the paper to the runs that fill it."""
+"""Plans the runs that fill a table of the paper, and provides their data."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,38 +11,37 @@ from aggmatch.data import SOURCES, Archive
 from aggmatch.data.download import fetch
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.paper import Cell, PaperTable
-from aggmatch.experiments.planned import PlannedRun, readable_name
-from aggmatch.runs.results import Result, result_of
+from aggmatch.experiments.planned import PlannedRun, find_folder
 from aggmatch.settings import RunSettings, resolve
 
 NAMED = ("data.name", "data.labels", "method.name")
-"""Settings that have columns of their own wherever runs are listed."""
+"""Settings that have their own columns in every list of runs."""
 
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell with its runs, one for each fold."""
+    """A cell with its runs, one per fold."""
 
     cell: Cell
     runs: tuple[PlannedRun, ...]
     protocol: RunSettings
-    """What the table itself asks for, without any change; that of fold 0."""
+    """The settings that the table itself asks for, without changes, for fold 0."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A table, perhaps narrowed, with all the runs that it takes."""
+    """A table, whole or in part, with all the runs that it needs."""
 
     table: PaperTable
     cells: tuple[PlannedCell, ...]
 
     @property
     def runs(self) -> list[PlannedRun]:
-        """Every run once, though several cells may show it."""
+        """Every run once, even if several cells show it."""
         return list({run.path: run for planned in self.cells for run in planned.runs}.values())
 
     def variant(self, run: PlannedRun) -> str:
-        """What sets a run apart from others of its method, data set and number of labels."""
+        """How a run differs from others of its method, data set and number of labels: `slots 512`."""
         cell = next(planned.cell for planned in self.cells if run.path in (own.path for own in planned.runs))
         own = {key.split(".")[-1]: value for key, value in cell.settings.items() if key not in NAMED}
         texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in own.items()}
@@ -50,7 +49,7 @@ class Plan:
 
 
 def narrow(table: PaperTable, wanted: Mapping[str, Sequence[Any]]) -> PaperTable:
-    """The cells whose settings have one of the wanted values under each key."""
+    """The part of a table whose cells have one of the wanted values under each key."""
     for key, values in wanted.items():
         there = sorted({cell.settings[key] for cell in table.cells})
         if absent := [value for value in values if value not in there]:
@@ -65,42 +64,42 @@ def narrow(table: PaperTable, wanted: Mapping[str, Sequence[Any]]) -> PaperTable
 
 
 def plan(table: PaperTable, layers: Sequence[Layer], out: Path, folds: int | None = None) -> Plan:
-    """Settings and folders of every run of a table. All settings are checked before the first run starts.
+    """Plan every run of a table: settings, all validated, and a folder in `out`.
 
-    `layers` change all cells alike; what sets the cells apart is refused there.
+    layers: changes for all cells. They cannot set what distinguishes the cells. folds: how many, from fold 0 on.
     """
     fixed = {"data.fold", "data.split"}.union(*(cell.settings for cell in table.cells))
     for layer in layers:
         if taken := [key for key in layer.values if key in fixed]:
             raise AggMatchError(
-                f"{taken[0]} cannot be set for table {table.name}, whose cells decide it (from {layer.source}). "
+                f"{taken[0]} cannot be set for table {table.name}, whose cells set it (from {layer.source}). "
                 f"Choose cells with --methods, --data, --labels and --folds."
             )
     return Plan(table, tuple(plan_cell(table, cell, layers, out, folds or table.folds) for cell in table.cells))
 
 
 def plan_cell(table: PaperTable, cell: Cell, layers: Sequence[Layer], out: Path, folds: int) -> PlannedCell:
-    """All folds of a cell."""
-    runs = tuple(plan_run(table, cell, fold, layers, out) for fold in range(folds))
-    return PlannedCell(cell, runs, plan_run(table, cell, 0, [], out).settings)
+    """Plan all folds of a cell."""
+    settings = [settings_of(table, cell, fold, layers) for fold in range(folds)]
+    paths = [find_folder(own, out) for own in settings]
+    runs = tuple(PlannedRun(own, path, path.name) for own, path in zip(settings, paths, strict=True))
+    return PlannedCell(cell, runs, settings_of(table, cell, 0, []))
 
 
-def plan_run(table: PaperTable, cell: Cell, fold: int, layers: Sequence[Layer], out: Path) -> PlannedRun:
-    """One fold of a cell."""
+def settings_of(table: PaperTable, cell: Cell, fold: int, layers: Sequence[Layer]) -> RunSettings:
+    """Settings of one fold of a cell."""
     values = {"train.steps": table.steps, **cell.settings, "data.fold": fold}
     try:
-        settings = resolve([Layer(f"table {table.name}", values), *layers])
+        return resolve([Layer(f"table {table.name}", values), *layers])
     except AggMatchError as error:
         raise AggMatchError(f"In table {table.name}, {cell.row}: {error}") from None
-    name = readable_name(settings)
-    return PlannedRun(settings, out / name, name)
 
 
-# Running ---------------------------------------------------------------------------------------------------------
+# Data ------------------------------------------------------------------------------------------------------------
 
 
 def require_data(runs: Sequence[PlannedRun], *, download: bool) -> None:
-    """Have the files of every data set that is still to be trained on, fetching them if asked to, or say which lack."""
+    """Raise an `AggMatchError` if files of a data set that unfinished runs need are missing; or download them."""
     missing = missing_files(runs)
     if download:
         for archives in missing.values():
@@ -110,26 +109,26 @@ def require_data(runs: Sequence[PlannedRun], *, download: bool) -> None:
         size = sum(archive.size for archives in missing.values() for archive in archives) / 1e6
         ways = [f"Add --download to fetch {size:.0f} MB", "name another folder with --data-dir"]
         if others := sorted({run.settings.data.name for run in runs} - set(missing)):
-            ways.append(f"do without with --data {','.join(others)}")
-        raise AggMatchError(f"Nothing was started: {say_missing(runs)} {joined(ways, 'or')}.")
+            ways.append(f"choose others with --data {','.join(others)}")
+        raise AggMatchError(f"Nothing was started: {describe_missing(runs)} {joined(ways, 'or')}.")
 
 
 def missing_files(runs: Sequence[PlannedRun]) -> dict[str, list[Archive]]:
-    """Data set → the files that it lacks, of those that are still to be trained on."""
+    """Missing files of each data set that unfinished runs need."""
     needed = dict.fromkeys(run.settings.data.name for run in runs if not run.finished)
     missing = {name: SOURCES.load(name).missing(data_folder(runs)) for name in needed}
     return {name: archives for name, archives in missing.items() if archives}
 
 
-def say_missing(runs: Sequence[PlannedRun]) -> str:
-    """A sentence on the data sets that are not there; nothing if all are."""
+def describe_missing(runs: Sequence[PlannedRun]) -> str:
+    """A sentence that names the missing data sets; empty if there are none."""
     if not (missing := missing_files(runs)):
         return ""
     return f"{joined(missing, 'and')} {'is' if len(missing) == 1 else 'are'} not in {data_folder(runs)}."
 
 
 def data_folder(runs: Sequence[PlannedRun]) -> Path:
-    """Where all runs of a plan look for their data."""
+    """The folder where all runs of a plan look for their data."""
     return Path(runs[0].settings.runtime.data_dir)
 
 
@@ -137,8 +136,3 @@ def joined(words: Iterable[str], last: str) -> str:
     """`a, b and c`."""
     *others, final = words
     return f"{', '.join(others)} {last} {final}" if others else final
-
-
-def collect(runs: Sequence[PlannedRun]) -> list[Result]:
-    """Results of the runs that were started."""
-    return [result_of(run.path) for run in runs if run.folder.holds_run]

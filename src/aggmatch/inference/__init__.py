@@ -1,4 +1,4 @@
-"""Trained models: load, predict, evaluate, export."""
+"""Trained models: load, predict, evaluate and export them."""
 
 from aggmatch.inference.model import Snapshot, TrainedModel
 

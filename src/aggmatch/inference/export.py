@@ -1,9 +1,10 @@
-"""A trained model as ONNX, checked against the original before it is handed out."""
+"""Exports a trained model to ONNX and compares it with the original."""
 
 import json
 import logging
 import os
 import warnings
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,30 +18,33 @@ if TYPE_CHECKING:
     import onnx
 
 TOLERANCE = 1e-4
-"""Largest difference of a probability that may come from the order of sums."""
+"""Largest difference of a probability that a different order of sums may cause."""
 
 
 class Classifier(nn.Module):
-    """Images to class probabilities: the network and the method's way to predict with it, as one module."""
+    """The network and the method's rule of prediction as one module, from images to class probabilities."""
 
     def __init__(self, model: TrainedModel) -> None:
         super().__init__()
         self.method, self.network = model.method, model.network
 
     def forward(self, images: Tensor) -> Tensor:
-        """uint8 (N, C, side, side) → (N, Y)."""
+        """uint8 images (N, C, side, side) → class probabilities (N, Y)."""
         return self.method.predict(self.network, images)
 
 
 def to_onnx(model: TrainedModel) -> bytes:
-    """The model as an ONNX file: `images`, uint8 and any number of them, to `probabilities`.
+    """Return the model as the bytes of an ONNX file.
 
-    The names of the classes are in its metadata, as JSON under `classes`.
+    Its input `images` is uint8 (N, C, side, side) with any N, its output `probabilities` is (N, Y). Its metadata hold
+    the class names as JSON under `classes`. Raises an `AggMatchError` if it predicts differently from the original.
+
+    Example: `Path("model.onnx").write_bytes(to_onnx(TrainedModel.load("runs/mine")))`.
     """
     try:
-        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it would write into the home folder
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # which writes into the home folder
         import onnxruntime  # type: ignore[import-untyped]
-        import onnxscript  # noqa: F401 - what torch exports with
+        import onnxscript  # noqa: F401 - torch needs it for the export
     except ImportError as error:
         raise AggMatchError(f"Exporting needs {error.name}: pip install 'aggmatch[export]'.") from None
     classifier = Classifier(model).eval()
@@ -52,16 +56,18 @@ def to_onnx(model: TrainedModel) -> bytes:
     if not difference < TOLERANCE:
         raise AggMatchError(
             f"The exported model predicts differently from the original: a probability differs by {difference:.2g}. "
-            f"Nothing is written; other versions of torch and onnxruntime may do better."
+            f"Try other versions of torch and onnxruntime."
         )
     return bytes(content)
 
 
 def convert(classifier: Classifier, images: Tensor, classes: tuple[str, ...]) -> "onnx.ModelProto":
-    """The ONNX graph of a classifier, traced with some images."""
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of torchvision, which nothing here needs
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # of the exporter's own parts
+    """Return the ONNX graph of a classifier, traced with some images."""
+    logger = logging.getLogger("torch.onnx")
+    with ExitStack() as restored, warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # about the exporter's own parts
+        restored.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)  # it complains about torchvision, which is not needed
         program = torch.onnx.export(
             classifier,
             (images,),

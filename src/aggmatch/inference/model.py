@@ -1,4 +1,4 @@
-"""Trained networks from the folder of their run: the model it saved, and snapshots of how it got there."""
+"""Trained networks read from a run folder: the final model, and snapshots taken during training."""
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from aggmatch import __version__
-from aggmatch.augment import check_images
-from aggmatch.build import build_modules
 from aggmatch.config import Changes
 from aggmatch.data import DataSet, load_for
-from aggmatch.data.folder import decode_all, read_labeled
+from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate, predict
-from aggmatch.methods import Method
+from aggmatch.methods import Method, build_modules
 from aggmatch.models import Network, images_at_once
 from aggmatch.runs.checkpoint import Checkpoint, unpack
 from aggmatch.runs.folder import RunFolder
@@ -28,21 +26,25 @@ from aggmatch.settings import RunSettings
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The network that a run saved, with the method that knows how to predict with it."""
+    """The network that a run saved, with the method that predicts with it.
+
+    Example: `TrainedModel.load("runs/mine").predict(images).argmax(1)`.
+    """
 
     network: Network
     method: Method[Any]
     classes: tuple[str, ...]
+    """Names of the Y classes."""
     side: int
-    """Pixels of the images that it was trained on, each way."""
+    """Height and width in pixels of the images that it takes."""
     settings: RunSettings
 
     @classmethod
     def load(cls, run: str | Path, changes: Changes = (), *, allow: Iterable[str] = ()) -> "TrainedModel":
         """Read the model of a finished run.
 
-        run: its folder. changes: settings of section `runtime`, for example to move it to another device.
-        allow: code that the folder may name (`method.name=file.py:Name`); other code is not imported.
+        run: its folder. changes: settings of section `runtime`, for example the device.
+        allow: code that the folder may name, such as `my_method.py:Mine`; other code of the folder is not imported.
 
         Example: `TrainedModel.load("runs/mine", {"runtime.device": "cpu"})`.
         """
@@ -50,19 +52,13 @@ class TrainedModel:
         settings = folder.settings_here(changes, allow=allow)
         if not folder.model.exists():
             if folder.result():
-                raise AggMatchError(
-                    f"{run} has no {folder.model.name} any more, though its run finished. "
-                    f"Copy it back, or remove {folder.summary.name} and end the run once more with --resume."
-                )
-            raise AggMatchError(f"{run} has no model yet: its run has not finished. Continue it with --resume.")
+                raise AggMatchError(f"{folder.model} is missing, although the run is finished. {restore_hint(folder)}")
+            raise AggMatchError(f"{run} has no model yet: its run is not finished. Continue it with --resume.")
         saved = read_saved(folder.model)
         if not all(tensor.isfinite().all() for tensor in saved.tensors.values() if tensor.is_floating_point()):
-            raise AggMatchError(
-                f"{folder.model} is damaged: not all of its values are finite. Copy it back, or remove it and "
-                f"{folder.summary.name} and end the run once more with --resume."
-            )
+            raise AggMatchError(f"{folder.model} is corrupt: a value is not finite. {restore_hint(folder)}")
         device = choose_device(settings.runtime.device)
-        with damage_named(folder.model):
+        with naming_errors_of(folder.model):
             method, (network,) = rebuild(saved, settings, device, "network")
             for name in method.predictor:
                 method.get_buffer(name).copy_(saved.tensors[f"method.{name}"])
@@ -73,20 +69,20 @@ class TrainedModel:
         return load_for(self.settings.data, self.settings.runtime.data_dir, download)
 
     def predict(self, images: Tensor) -> Tensor:
-        """Class probabilities of uint8 images (N, C, side, side), in the order of `classes`; (N, Y), on the CPU."""
+        """Return class probabilities, (N, Y) on the CPU, in the order of `classes`.
+
+        images: uint8, (N, C, side, side), on any device.
+        """
         check_images(images)
-        if images.shape[1] != self.network.channels:
-            raise AggMatchError(f"The model takes images of {self.network.channels} channels, got {images.shape[1]}.")
-        if images.shape[-1] != self.side:
-            side = images.shape[-1]
-            raise AggMatchError(
-                f"The model takes images of {self.side} × {self.side} pixels, got {side} × {side}. "
-                f"`predict_files` scales them."
-            )
-        return predict(self.method, self.network, images)
+        shape, wanted = tuple(images.shape[1:]), (self.network.channels, self.side, self.side)
+        if shape != wanted:
+            raise AggMatchError(f"The model takes images of shape {wanted}, got {shape}. `predict_files` scales them.")
+        return predict(self.method, self.network, images, threads=self.settings.runtime.threads)
 
     def predict_files(self, files: Sequence[Path]) -> Iterator[tuple[Path, Tensor]]:
-        """Each file that can be read with its class probabilities, (Y,); images are scaled as for training."""
+        """Yield each file that can be read with its class probabilities, (Y,); images are scaled as in training."""
+        from aggmatch.data.folder import decode_all
+
         batch = images_at_once(self.side)
         for first in range(0, len(files), batch):
             some = files[first : first + batch]
@@ -95,20 +91,22 @@ class TrainedModel:
                 yield some[position], probs
 
     def evaluate(self, data: DataSet | Path) -> Evaluation:
-        """Predictions on the test images of a data set, or on those of a folder with a subfolder for each class."""
+        """Evaluate on the test images of a data set, or on a folder of images with one subfolder per class."""
         if isinstance(data, Path):
+            from aggmatch.data.folder import read_labeled
+
             images = read_labeled(data, self.classes, self.side, self.network.channels)
-            return evaluate(self.method, self.network, images)
-        if data.classes != self.classes:
-            raise AggMatchError(
-                f"The model knows {', '.join(self.classes)}, but {data.name} has {', '.join(data.classes)}."
-            )
-        return evaluate(self.method, self.network, data.test)
+        elif data.classes == self.classes:
+            images = data.test
+        else:
+            own, other = ", ".join(self.classes), ", ".join(data.classes)
+            raise AggMatchError(f"The model has the classes {own}, but {data.name} has {other}.")
+        return evaluate(self.method, self.network, images, threads=self.settings.runtime.threads)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Both networks and the method (AggMatch's queue in it) as they were after a step."""
+    """Both networks and the method, with its memory such as AggMatch's queue, as they were after a step."""
 
     step: int
     online: Network
@@ -117,35 +115,37 @@ class Snapshot:
 
     @classmethod
     def load(cls, path: Path, settings: RunSettings) -> "Snapshot":
-        """Read one file of a run's folder `snapshots`."""
+        """Read one file in the folder `snapshots` of a run with these settings."""
         saved = read_saved(path)
         device = choose_device(settings.runtime.device)
-        with damage_named(path):
+        with naming_errors_of(path):
             method, (online, average) = rebuild(saved, settings, device, "online", "average")
             method.load_state_dict(saved.section("method"))
             return cls(int(saved.facts["step"]), online, average, method)
 
 
+def restore_hint(folder: RunFolder) -> str:
+    """How to get a missing or corrupt model back."""
+    return f"Copy it back, or delete it and {folder.summary.name} and finish the run again with --resume."
+
+
 def read_saved(path: Path) -> Checkpoint:
-    """The tensors and facts of a model or snapshot."""
-    with damage_named(path):
+    """Read the tensors and facts of a model or snapshot."""
+    with naming_errors_of(path):
         return unpack(path.read_bytes())
 
 
 def rebuild(
     saved: Checkpoint, settings: RunSettings, device: torch.device, *sections: str
 ) -> tuple[Method[Any], list[Network]]:
-    """The method that the tensors were trained with, its buffers empty, and saved networks, ready to predict."""
+    """Return the method with new buffers, and the saved networks under the named sections, ready to predict."""
     facts = saved.facts
-    with torch.random.fork_rng(devices=[]):  # first weights are drawn and thrown away
+    with torch.random.fork_rng(devices=[]):  # the initial weights are replaced
+        counts = {name: facts[name] for name in ("channels", "labels", "images")}
         method, network = build_modules(
-            settings,
-            channels=facts["channels"],
-            classes=len(facts["classes"]),
-            labels=facts["labels"],
-            images=facts["images"],
+            settings.model.name, settings.method_name, settings.method, classes=len(facts["classes"]), **counts
         )
-    network.mixed = facts.get("mixed", False) and device.type == "cuda"  # the run's arithmetic, where that is fast
+    network.mixed = facts.get("mixed", False) and device.type == "cuda"  # bfloat16 is slow on a CPU
     networks = []
     for section in sections:
         network = copy.deepcopy(network)
@@ -155,16 +155,16 @@ def rebuild(
 
 
 @contextmanager
-def damage_named(path: Path) -> Iterator[None]:
-    """A damaged or missing file becomes one sentence."""
+def naming_errors_of(path: Path) -> Iterator[None]:
+    """Turn the errors of a corrupt or missing file into one `AggMatchError` that names it."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError as error:  # of `load_state_dict`, which lists every tensor
+    except RuntimeError as error:  # from `load_state_dict`, with a list of all tensors
         raise AggMatchError(
             f"Cannot read {path}: its tensors do not fit the networks of aggmatch {__version__}. "
-            f"Read it with the version that wrote it (see summary.json), or train again."
+            f"Use the version that wrote it (see summary.json), or train again."
         ) from error
     except (OSError, ValueError, KeyError) as error:
         raise AggMatchError(f"Cannot read {path}: {error}.") from error

@@ -1,4 +1,4 @@
-"""Triton kernels behind the functions that call them."""
+"""Triton kernels, and what they need from the GPU."""
 
 import warnings
 from functools import cache
@@ -10,25 +10,22 @@ from aggmatch.devices import has_bfloat16
 
 @cache
 def triton_works() -> bool:
-    """Whether Triton and the current GPU can do what the kernels ask; if not, one warning says what that costs."""
+    """Return whether Triton and the current GPU can run the kernels; if not, warn once that training is slower."""
     try:
         import triton  # noqa: F401
     except ImportError as error:
-        warnings.warn(f"Training runs without fused kernels, which is slower: {error}.", stacklevel=2)
-        return False
-    if torch.cuda.is_available() and not has_bfloat16(torch.device("cuda")):
-        name = torch.cuda.get_device_name()
-        warnings.warn(
-            f"Training runs without fused kernels, which is slower: {name} is older than compute capability 8.0.",
-            stacklevel=2,
-        )
-        return False
-    return True
+        reason = str(error)
+    else:
+        if not torch.cuda.is_available() or has_bfloat16(torch.device("cuda")):
+            return True
+        reason = f"{torch.cuda.get_device_name()} is older than compute capability 8.0"
+    warnings.warn(f"Training runs without fused kernels, which is slower: {reason}.", stacklevel=2)
+    return False
 
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes that the warps of a program can share: 99 KiB on most GPUs, 227 on an H100; on a CPU, no bound."""
+    """Return the bytes of shared memory of a program: 99 KiB on most GPUs, 227 on an H100; on a CPU, no limit."""
     if device.type != "cuda":
         return 2**31
     from triton.runtime import driver

@@ -1,11 +1,11 @@
 """Aggregation over the subsets of a queue as one streaming kernel.
 
-The plain form writes a (B, M, S) tensor of similarities and, for the class term, (B, M, S, Y) mixtures. Here a program
-holds a block of queries and walks through the slots of some subsets: the cosine by matrix units, the entropy of the
-mixtures in registers, a running softmax per subset. Only sums of hypotheses and the subsets' choices are written.
+The reference in PyTorch writes a (B, M, S) tensor of similarities and, for the class term, (B, M, S, Y) mixtures. Here
+a program holds a block of queries and loops over the slots of some subsets: matrix units compute the cosine, registers
+hold the entropy of the mixtures and a running softmax per subset. Only sums of hypotheses and votes are written.
 
-Shape suffixes: B queries, P the same with those that fill the last block, Q slots, M subsets, S slots of a subset, D
-features, Y classes, G groups of subsets, R rows.
+Shape suffixes: B queries, P queries padded to whole blocks, Q slots, M subsets, S slots of a subset, D features, Y
+classes, G groups of subsets, R rows.
 """
 
 import math
@@ -26,14 +26,14 @@ CLASS_TERMS = {"none": 0, "divergence": 1, "distance": 2}
 LOG_2 = math.log(2)
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 SCRATCH = 2**26
-"""Bytes that the sums of all programs may take."""
+"""Largest size in bytes of the sums of all programs."""
 UNROLLED = 4
-"""Classes that a turn of the innermost loop takes: enough loads under way to hide how long they take."""
+"""Classes per iteration of the innermost loop: enough loads in flight to hide their latency."""
 
 
 @triton.jit
 def log2(x, FAST: tl.constexpr):
-    """The chip's own logarithm to base 2, right to 2⁻²²: one instruction where the exact one takes a dozen."""
+    """Hardware logarithm to base 2, accurate to 2⁻²²: one instruction, where the exact one takes a dozen."""
     return libdevice.fast_log2f(x) if FAST else tl.log2(x)
 
 
@@ -48,7 +48,7 @@ def negentropy_kernel(
     TINY: tl.constexpr,
     FAST: tl.constexpr,
 ):
-    """Σ p log₂ p of every distribution."""
+    """Compute Σ p log₂ p of each distribution."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     total = tl.zeros((ROWS,), tl.float32)
     for first in range(0, Y, BLOCK_Y):
@@ -89,7 +89,7 @@ def aggregate_kernel(
     FAST: tl.constexpr,
     LOG_2: tl.constexpr,
 ):
-    """Sum of the hypotheses of the subsets g, g + G, ... and the class each votes for, for a block of queries."""
+    """For a block of queries, sum the hypotheses of the subsets g, g + G, ... and store the class each votes for."""
     group = tl.program_id(1)
     b = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     y = tl.arange(0, BLOCK_Y)
@@ -105,7 +105,7 @@ def aggregate_kernel(
             s = start + tl.arange(0, BLOCK_S)
             slot = tl.load(slot_MS + m * S + s, mask=(s < S) & (m < M), other=-1)
             filled = slot >= 0
-            slot = tl.where(filled, slot, 0)  # what is read of it is never used, and loads without a mask are cheaper
+            slot = tl.where(filled, slot, 0)  # its values are never used, and loads without a mask are cheaper
             score = tl.zeros((BLOCK_S, BLOCK_B), tl.float32)
             if FEATURE_TERM:
                 for first in range(0, D, BLOCK_D):
@@ -115,7 +115,7 @@ def aggregate_kernel(
                     score = tl.dot(key, tl.trans(query), score, input_precision="tf32x3")
             if CLASS_TERM > 0:
                 # With s = p + q, JS = log 2 − ½ Σ (s log s − p log p − q log q): class by class, in registers.
-                # Born of the score, it lies as the matrix units leave that: a thread's pairs share most of their loads.
+                # Derived from the score, it has the layout of matrix products: the pairs of a thread share most loads.
                 js = score * 0 + 2 + tl.load(negentropy_Q + slot)[:, None] + tl.load(query_negentropy_P + b)[None, :]
                 for k in tl.range(0, Y, loop_unroll_factor=UNROLLED):
                     both = tl.load(probs_QY + slot * Y + k)[:, None] + tl.load(query_probs_YP + k * P + b)[None, :]
@@ -132,13 +132,13 @@ def aggregate_kernel(
             total = total * shrink + tl.sum(weight, 0)
             highest = new_highest
 
-        voted = total > 0  # a subset without a filled slot neither votes nor enters the mean
+        voted = total > 0  # a subset without a filled slot does not vote
         hypothesis = weighted / tl.where(voted, total, 1.0)[:, None]
         choice = tl.where(voted, tl.argmax(tl.where(in_y, hypothesis, -1.0), 1), Y)
         tl.store(choice_BM + b * M + m, choice, mask=in_b & (m < M))
         if GROUPS < M:
             hypotheses += hypothesis
-        else:  # a sum of one, without the registers of a sum
+        else:  # a single subset needs no registers for a sum
             hypotheses = hypothesis
 
     tl.store(sum_GBY + group * B * Y + b[:, None] * Y + y, hypotheses, mask=in_b[:, None] & in_y)
@@ -156,9 +156,9 @@ def aggregate_sums(
     class_term: str,
     class_weight: float,
 ) -> tuple[Tensor, Tensor]:
-    """Sums over the subsets of their hypotheses and of their one-hot ballots, each (B, Y).
+    """Return the sums over the subsets of their hypotheses and of their one-hot votes, each (B, Y).
 
-    query_BD: unit length, of the type of feature_QD (float32 or bf16); probabilities: float32; slot_MS: −1 where empty.
+    query_BD: unit length, in the type of feature_QD (float32 or bf16); probabilities: float32; slot_MS: −1 if empty.
     """
     (B, D), Y, (M, S) = query_BD.shape, query_probs_BY.shape[1], slot_MS.shape
     tiles = tile_sizes(B, D, Y, M, S)
@@ -169,7 +169,7 @@ def aggregate_sums(
     choice_BM = torch.empty(B, M, device=query_BD.device, dtype=torch.long)
     aggregate_kernel[(blocks, tiles.groups)](
         query_BD.contiguous(),
-        query_probs_PY.T.contiguous() + TINY,  # so that 0·log 0 = 0; no other value changes
+        query_probs_PY.T.contiguous() + TINY,  # makes 0·log 0 = 0; changes no other value
         negentropies(query_probs_PY),
         feature_QD.contiguous(),
         probs_QY,
@@ -197,14 +197,14 @@ def aggregate_sums(
         LOG_2=LOG_2,
         num_warps=tiles.warps,
     )
-    # One-hot ballots of all subsets would take M times as much memory. Y stands for no vote.
+    # One-hot votes of all subsets would take M times as much memory. Class Y means no vote.
     vote_BZ = torch.zeros(B, Y + 1, device=query_BD.device)
     vote_BZ.scatter_add_(1, choice_BM, torch.ones_like(choice_BM, dtype=torch.float32))
     return sum_GBY.sum(0), vote_BZ[:, :Y]
 
 
 def negentropies(probs_RY: Tensor) -> Tensor:
-    """Σ p log₂ p of every distribution, (R,), without a second tensor of their size."""
+    """Return Σ p log₂ p of each distribution, (R,), without a second tensor of their size."""
     R, Y = probs_RY.shape
     classes = min(128, triton.next_power_of_2(Y))
     rows = 4096 // classes
@@ -216,12 +216,12 @@ def negentropies(probs_RY: Tensor) -> Tensor:
 
 
 def most_classes(device: torch.device) -> int:
-    """Classes beyond which a program's tiles do not fit into the memory that its warps share."""
+    """Return the largest number of classes whose tiles fit into shared memory."""
     return 2048 if shared_memory(device) >= 2**17 else 1024
 
 
 class Tiles(NamedTuple):
-    """Sizes of what a program holds at once, the groups of subsets, and the warps of a program."""
+    """Tile sizes of a program, the number of groups of subsets, and the warps of a program."""
 
     queries: int
     slots: int
@@ -232,11 +232,10 @@ class Tiles(NamedTuple):
 
 
 def tile_sizes(B: int, D: int, Y: int, M: int, S: int) -> Tiles:
-    """Tiles for any shape.
+    """Return tile sizes for any shape.
 
-    Matrix units want at least 16 of each. The tile of classes must hold them all, so the more there are, the fewer
-    queries and slots fit beside them. Every subset is a program of its own as long as the sums take no more than
-    64 MB.
+    Matrix units need at least 16 of each. The tile must hold all classes, so with more classes, fewer queries and slots
+    fit. Each subset is a program of its own as long as the sums take at most 64 MB.
     """
     classes = max(16, triton.next_power_of_2(Y))
     queries = 64 if classes <= 64 else 32 if classes <= 1024 else 16

@@ -1,9 +1,9 @@
-"""3×3 convolutions of few channels, whose products would leave most of a matrix unit idle.
+"""3×3 convolutions of few channels, whose plain products would leave most of a matrix unit idle.
 
-Each row of a matrix product computes two neighbouring pixels of the output. The four pixels around such a pair, 4K
-values that lie side by side in memory, times a banded matrix of (4K, 2N) give what one row of taps adds to the pair's
-2N values. A program walks down the rows of some images: each row of pixels is loaded once and adds to the rows of the
-output above, at and below it.
+Each row of a matrix product computes two neighbouring pixels of the output. The four input pixels around such a pair
+are 4K adjacent values in memory. Times a banded matrix (4K, 2N), they give what one row of taps adds to the 2N values
+of the pair. A program loops over the rows of some images: it loads each row of pixels once and adds to the output rows
+above, at and below it.
 
 Tensors are (images, channels, H, W) with channels last. Suffixes: K channels in, padded to a power of 2; N channels
 out; R rows of a tile, each a pair of pixels; P programs that each sum a part.
@@ -18,29 +18,29 @@ from aggmatch.kernels import shared_memory
 from aggmatch.kernels.norm import Moments, check_layout, finish_moments
 
 ROWS = 64
-"""Pairs of pixels in a tile: what the matrix units take at once."""
+"""Pairs of pixels in a tile, the size of one product of the matrix units."""
 CHANNELS = (16, 32)
-"""Channels in and out: powers of 2, of which three banded matrices fit into shared memory."""
+"""Allowed channels in and out: powers of 2, so small that three banded matrices fit into shared memory."""
 IMAGE_CHANNELS = 4
-"""Images may have any number of channels up to this one: nobody asks for their gradient."""
+"""Largest number of channels of images, which may be any: their gradient is never needed."""
 LEAST = 32
-"""Programs below which most of a GPU would idle; with 64 images of 32 × 32, which are 16, cuDNN is faster."""
+"""With fewer programs most of a GPU would be idle: for 64 images of 32 × 32, which are 16, cuDNN is faster."""
 WARPS = 4
-"""What shares one product of the matrix units."""
+"""Warps of a program, which share one product of the matrix units."""
 STAGES = 3
-"""Rows of pixels under way: while one is computed with, the others are loaded."""
+"""Rows of pixels in flight: the program computes with one while it loads the others."""
 THREE_STAGES = 120 * 1024
-"""Bytes of shared memory that three of them take at most; two fit everywhere."""
+"""Shared memory in bytes that three stages need at most; two fit everywhere."""
 
 
 @triton.jit
 def places(
     images, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, K: tl.constexpr, N: tl.constexpr, R: tl.constexpr
 ):
-    """Where a tile's values lie in the first rows of its images, and whether they exist.
+    """Return the offsets of a tile's values in the first rows of its images, and whether they exist.
 
-    Of the four pixels around each pair, (R, 4K), then of the pair's own, (R, 2N). A tile holds the pairs of a row of
-    one image, then those of the next.
+    First for the four pixels around each pair, (R, 4K), then for the pair itself, (R, 2N). A tile holds the pairs of a
+    row of one image, then those of the next image.
     """
     PAIRS: tl.constexpr = (W + 1) // 2
     row = tl.arange(0, R)
@@ -57,9 +57,9 @@ def places(
 
 @triton.jit
 def band(kernel, ky, C: tl.constexpr, K: tl.constexpr, N: tl.constexpr, BACK: tl.constexpr):
-    """The row ky of a kernel's taps as a matrix from four pixels to the middle two: (4K, 2N).
+    """Return the row ky of a kernel's taps as a matrix from four pixels to the middle two, (4K, 2N).
 
-    BACK: of the convolution that takes the gradient back, whose taps are turned around.
+    BACK: for the convolution of the backward pass, whose taps are in reverse order.
     """
     j, n = tl.arange(0, 4 * K)[:, None], tl.arange(0, 2 * N)[None, :]
     kx = j // K - n // N
@@ -89,14 +89,14 @@ def convolve_kernel(
     MEASURE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """x convolved (+ residual); and Σv and Σv² of each channel of it over this program's images."""
+    """Compute v = x convolved (+ residual), and Σv and Σv² of each channel over this program's images."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     from_, seen, to, own = places(images, H, W, C, K, N, R)
     top = band(kernel, 0, C, K, N, BACK)
     middle = band(kernel, 1, C, K, N, BACK)
     bottom = band(kernel, 2, C, K, N, BACK)
-    # Sums that wait for a row are kept negated and subtracted from: added, they would become the products' accumulators
-    # across turns of the loop, and the compiler would run all products one by one.
+    # Sums that wait for a row are stored negated, and subtracted. If they were added, they would become the products'
+    # accumulators across iterations, and the compiler would run all products one after the other.
     above = tl.zeros((R, 2 * N), tl.float32)
     here = tl.zeros((R, 2 * N), tl.float32)
     first = tl.zeros((R // 16, 8, 2 * N), tl.float32)
@@ -136,7 +136,7 @@ def kernel_gradient_kernel(
     R: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Σ of four pixels times the gradients of their pair over this program's images: a band for each row of taps."""
+    """Sum four pixels times the gradients of their pair over this program's images: one band per row of taps."""
     from_, seen, to, own = places(images, H, W, C, K, N, R)
     top = tl.zeros((4 * K, 2 * N), tl.float32)
     middle = tl.zeros((4 * K, 2 * N), tl.float32)
@@ -161,7 +161,7 @@ def kernel_gradient_kernel(
 def finish_kernel_gradient_kernel(
     part_P3KN, out, P: tl.constexpr, C: tl.constexpr, K: tl.constexpr, N: tl.constexpr, PARTS: tl.constexpr
 ):
-    """Gradient of one tap and channel in, for all channels out: the two places of the band where it stands, summed."""
+    """Compute the gradient of one tap and channel in, for all channels out: sum its two places in the band."""
     tap, channel = tl.program_id(0), tl.program_id(1)
     row = (tap // 3 * 4 + tap % 3) * K + channel
     n = tl.arange(0, N)
@@ -175,7 +175,7 @@ def finish_kernel_gradient_kernel(
 
 
 def is_narrow(layer: nn.Conv2d, x: Tensor) -> bool:
-    """Whether these kernels can compute a layer, and faster than cuDNN would."""
+    """Return whether these kernels can compute a layer, and do it faster than cuDNN."""
     return (
         layer.kernel_size == (3, 3)
         and layer.stride == (1, 1)
@@ -192,10 +192,10 @@ def is_narrow(layer: nn.Conv2d, x: Tensor) -> bool:
 def convolve_and_measure(
     x: Tensor, kernel: Tensor, residual: Tensor | None, norm: nn.BatchNorm2d
 ) -> tuple[Tensor, Moments]:
-    """x convolved + residual, and its moments by channel; moves the running statistics of `norm`.
+    """Return x convolved + residual, and its moments by channel; update the running statistics of `norm`.
 
-    x: (B, C, H, W); kernel: (N, C, 3, 3); residual: (B, N, H, W); all channels last. Moments are summed about 0: in 16
-    bits the values themselves are coarser than what cancels.
+    x: (B, C, H, W); kernel: (N, C, 3, 3); residual: (B, N, H, W); all channels last. Moments are summed about 0: the
+    rounding of values in 16 bits is larger than the cancellation error.
     """
     part_2P1N = torch.empty(2 * programs_of(x) + 1, kernel.shape[0], device=x.device)
     out = launch(x, kernel, residual, part_2P1N)
@@ -203,14 +203,14 @@ def convolve_and_measure(
 
 
 def convolve_back(gradient: Tensor, kernel: Tensor) -> Tensor:
-    """Gradient of a convolution's input, (B, C, H, W), given that of its output, (B, N, H, W)."""
+    """Return the gradient of a convolution's input, (B, C, H, W), given that of its output, (B, N, H, W)."""
     return launch(gradient, kernel, None, None, back=True)
 
 
 def launch(
     x: Tensor, kernel: Tensor, residual: Tensor | None, part_2P1N: Tensor | None, *, back: bool = False
 ) -> Tensor:
-    """x convolved + residual; writes the parts of its sums where they are asked for."""
+    """Return x convolved + residual; write the partial sums if there is a tensor for them."""
     channels = kernel.shape[1] if back else kernel.shape[0]
     shape, programs = tile_shape(x)
     check_layout(kernel, x if residual is None else residual)
@@ -233,7 +233,7 @@ def launch(
 
 
 def kernel_gradient(x: Tensor, gradient: Tensor) -> Tensor:
-    """Gradient of a kernel, (N, C, 3, 3) in float32, given x (B, C, H, W) and that of the output, (B, N, H, W)."""
+    """Return the gradient of a kernel, (N, C, 3, 3) float32, given x (B, C, H, W) and that of the output."""
     shape, programs = tile_shape(x)
     check_layout(gradient)
     outputs, inputs = gradient.shape[1], x.shape[1]
@@ -247,7 +247,7 @@ def kernel_gradient(x: Tensor, gradient: Tensor) -> Tensor:
 
 
 def tile_shape(x: Tensor) -> tuple[dict[str, int], int]:
-    """Constants of a launch over a batch, and its programs."""
+    """Return the constants of a launch over a batch, and its number of programs."""
     check_layout(x)
     channels, height, width = x.shape[1:]
     padded = max(IMAGE_CHANNELS, triton.next_power_of_2(channels))
@@ -257,5 +257,5 @@ def tile_shape(x: Tensor) -> tuple[dict[str, int], int]:
 
 
 def programs_of(x: Tensor) -> int:
-    """Programs of a launch over a batch: each has as many images as have their pairs of a row in one tile."""
+    """Return the number of programs for a batch: each takes as many images as have one row of pairs in a tile."""
     return triton.cdiv(len(x), ROWS // triton.cdiv(x.shape[3], 2))

@@ -1,10 +1,10 @@
-"""BatchNorm with leaky ReLU for training, in as few passes over the activations as it takes.
+"""BatchNorm with leaky ReLU for training, in as few passes over the activations as possible.
 
-A wide residual network spends as long on normalising as on convolving, because both are bound by memory. Forward, one
-pass measures the moments (adding the residual on the way) and one normalises and activates; backward, one pass sums
-and one writes the gradient (adding that of the shortcut on the way). Sums are taken in float32 and in a fixed order.
-Every other pass goes through the rows from the end, where the cache still holds what the pass before it left there, and
-what nobody reads again soon is the first to go.
+A wide residual network spends as much time on normalisation as on convolution, because both are bound by memory.
+Forward, one pass measures the moments (and adds the residual) and one normalises and activates. Backward, one pass sums
+and one writes the gradient (and adds that of the shortcut). Sums are in float32 and in a fixed order. Every other pass
+goes through the rows from the end, which the previous pass left in the cache. Values that are not read again soon are
+evicted first.
 
 Tensors are (N, C, H, W) with channels last, so a row of memory holds the C channels of a pixel. Suffixes: R rows, C
 channels, P programs that each sum a part of the rows.
@@ -18,19 +18,19 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 4096
-"""Values that a program holds at once."""
+"""Values in the tile of a program."""
 FOLD = 4
-"""Rows of a tile that one thread holds: 4,096 values are 4 rows of 8 channels for each of 128."""
+"""Rows of a tile in one thread: 4,096 values are 4 rows of 8 channels for each of 128 threads."""
 STAGES = 3
-"""Tiles that a program of the backward sums has under way."""
+"""Tiles in flight in a program of the backward sums."""
 PROGRAMS = 512
-"""Programs that share the rows of two sums: a few for each multiprocessor."""
+"""Programs that share the rows of the two forward sums: a few for each multiprocessor."""
 GRADIENT_PROGRAMS = 264
-"""The same for the four sums of the backward pass, of which registers hold only so many at once."""
+"""The same for the four backward sums, which need more registers."""
 
 
 class Moments(NamedTuple):
-    """Mean and deviation of a batch, and the affine map y = scale·x + shift that normalises with them; each (C,)."""
+    """Mean and deviation of a batch, and the affine map y = scale·x + shift that normalises by them; each (C,)."""
 
     mean: Tensor
     inverse_deviation: Tensor
@@ -40,16 +40,16 @@ class Moments(NamedTuple):
 
 @triton.jit
 def tile(index, R, C: tl.constexpr, ROWS: tl.constexpr):
-    """Places of a tile's values and whether they exist, (ROWS, C); and the channels."""
+    """Return the offsets of a tile's values and whether they exist, (ROWS, C), and the channels."""
     row = index.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, C)
-    exists = (row < R)[:, None] & (channel >= 0)  # the latter always, for the shape
+    exists = (row < R)[:, None] & (channel >= 0)  # always true; gives the shape
     return row[:, None] * C + channel, exists, channel
 
 
 @triton.jit
 def fold(values, C: tl.constexpr, ROWS: tl.constexpr, FOLD: tl.constexpr):
-    """The rows that a thread holds of a tile summed: what sums take of its registers is left for loads."""
+    """Sum the rows of a tile within each thread: fewer registers for sums leave more for loads."""
     return tl.sum(tl.reshape(values, (FOLD, ROWS // FOLD, C)), 0)
 
 
@@ -66,14 +66,14 @@ def moments_kernel(
     FOLD: tl.constexpr,
     ADD: tl.constexpr,
 ):
-    """Σ(v − v₀) and Σ(v − v₀)² of each channel over some of the tiles, v = x (+ residual, written to `total`).
+    """Compute Σ(v − v₀) and Σ(v − v₀)² of each channel over some tiles, v = x (+ residual, written to `total`).
 
-    v₀ is the first row: sums of squares about any typical value do not cancel as those about 0 can. It is kept as well.
+    v₀ is the first row, and is stored too: sums of squares about a typical value do not cancel, those about 0 can.
     """
     program, programs = tl.program_id(0), tl.num_programs(0)
     channel = tl.arange(0, C)
     pivot = tl.load(x + channel).to(tl.float32)
-    if ADD:  # rounded as the sum is written
+    if ADD:  # rounded like the stored sum
         pivot = (pivot + tl.load(residual + channel).to(tl.float32)).to(x.dtype.element_ty).to(tl.float32)
     first = tl.zeros((ROWS // FOLD, C), tl.float32)
     second = tl.zeros((ROWS // FOLD, C), tl.float32)
@@ -95,7 +95,7 @@ def moments_kernel(
 
 @triton.jit
 def sum_parts(part, which, channel, P: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr):
-    """Sum over the programs of one of the parts, for some channels; part: (parts, P, C)."""
+    """Return the sum of one part over the programs, for some channels; part: (parts, P, C)."""
     total = tl.zeros((PARTS, BLOCK), tl.float32)
     for start in range(0, P, PARTS):
         p = start + tl.arange(0, PARTS)
@@ -122,7 +122,7 @@ def finish_moments_kernel(
     BLOCK: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """Moments of the batch from the parts, the affine map they make, and the running statistics."""
+    """Compute the moments of the batch from the parts, their affine map, and the running statistics."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     pivot = tl.load(part_2P1C + 2 * P * C + channel)
     offset = sum_parts(part_2P1C, 0, channel, P, C, BLOCK, PARTS) / R
@@ -143,7 +143,7 @@ def finish_moments_kernel(
 
 @triton.jit
 def normalize_kernel(x, scale_C, shift_C, y, R, slope, C: tl.constexpr, ROWS: tl.constexpr):
-    """y = leaky(scale·x + shift), from the last tile on."""
+    """Compute y = leaky(scale·x + shift), from the last tile backwards."""
     place, exists, channel = tile(tl.num_programs(0) - 1 - tl.program_id(0), R, C, ROWS)
     value = tl.load(x + place, mask=exists, other=0.0, eviction_policy="evict_first").to(tl.float32)
     value = value * tl.load(scale_C + channel)[None, :] + tl.load(shift_C + channel)[None, :]
@@ -152,7 +152,7 @@ def normalize_kernel(x, scale_C, shift_C, y, R, slope, C: tl.constexpr, ROWS: tl
 
 @triton.jit
 def through_activation(gradient, value, scale, shift, slope):
-    """Gradient before the activation, given the one after it and the value before normalising."""
+    """Return the gradient before the activation, given that after it and the value before normalisation."""
     return tl.where(value * scale[None, :] + shift[None, :] > 0, gradient, slope * gradient)
 
 
@@ -173,10 +173,7 @@ def gradient_sums_kernel(
     FOLD: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Σg, Σg·x̂, Σx̂ and Σx̂² of each channel over some of the tiles, g the gradient before the activation.
-
-    From the last tile on.
-    """
+    """Compute Σg, Σg·x̂, Σx̂, Σx̂² of each channel over some tiles, from the last; g: gradient before activation."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     channel = tl.arange(0, C)
     mean, inverse = tl.load(mean_C + channel), tl.load(inverse_C + channel)
@@ -217,7 +214,7 @@ def finish_sums_kernel(
     BLOCK: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """Gradients of bias and weight, and the projection of g on 1 and x̂: the least squares g ≈ constant + linear·x̂."""
+    """Compute gradients of bias and weight, and the projection of g on 1 and x̂, g ≈ constant + linear·x̂."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     g = sum_parts(part_4PC, 0, channel, P, C, BLOCK, PARTS)
     gx = sum_parts(part_4PC, 1, channel, P, C, BLOCK, PARTS)
@@ -250,7 +247,7 @@ def input_gradient_kernel(
     ROWS: tl.constexpr,
     ADD: tl.constexpr,
 ):
-    """scale·(g − constant − linear·x̂) (+ the shortcut's gradient)."""
+    """Compute scale·(g − constant − linear·x̂) (+ the gradient of the shortcut)."""
     place, exists, channel = tile(tl.program_id(0), R, C, ROWS)
     mean, inverse = tl.load(mean_C + channel), tl.load(inverse_C + channel)
     scale, shift = tl.load(scale_C + channel), tl.load(shift_C + channel)
@@ -265,7 +262,7 @@ def input_gradient_kernel(
 
 
 def measure(x: Tensor, residual: Tensor | None, norm: torch.nn.BatchNorm2d) -> tuple[Tensor, Moments]:
-    """x + residual (x itself without one) and its moments by channel; moves the running statistics of `norm`.
+    """Return x + residual (or x) and its moments by channel; update the running statistics of `norm`.
 
     x, residual: (N, C, H, W), channels last, C a power of 2.
     """
@@ -281,30 +278,20 @@ def measure(x: Tensor, residual: Tensor | None, norm: torch.nn.BatchNorm2d) -> t
 
 
 def finish_moments(part_2P1C: Tensor, rows: int, norm: torch.nn.BatchNorm2d) -> Moments:
-    """Moments of so many rows from the parts of P programs; moves the running statistics of `norm`.
+    """Return the moments of the given number of rows from partial sums; update the running statistics of `norm`.
 
-    part_2P1C: Σ(v − v₀) of each program, then Σ(v − v₀)² of each, then v₀.
+    part_2P1C: Σ(v − v₀) of each of P programs, then Σ(v − v₀)² of each, then v₀.
     """
     parts, channels = part_2P1C.shape
     moments = Moments(*torch.empty(4, channels, device=part_2P1C.device))
     shape, grid = finish_shape(parts // 2, channels)
-    finish_moments_kernel[grid](
-        part_2P1C,
-        norm.weight,
-        norm.bias,
-        norm.running_mean,
-        norm.running_var,
-        *moments,
-        rows,
-        norm.momentum,
-        norm.eps,
-        **shape,
-    )
+    state = norm.weight, norm.bias, norm.running_mean, norm.running_var
+    finish_moments_kernel[grid](part_2P1C, *state, *moments, rows, norm.momentum, norm.eps, **shape)
     return moments
 
 
 def normalize(x: Tensor, moments: Moments, slope: float) -> Tensor:
-    """leaky(scale·x + shift), like x."""
+    """Return leaky(scale·x + shift), in the type and layout of x."""
     rows, _, tiles, launch = layout(x)
     y = torch.empty_like(x)
     normalize_kernel[(tiles,)](x, moments.scale, moments.shift, y, rows, slope, **launch)
@@ -319,9 +306,9 @@ def normalize_backward(
     slope: float,
     shortcut: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x (+ that of the shortcut), weight and bias, given the one of `normalize(x, ...)`.
+    """Return the gradients of x (+ that of the shortcut), weight and bias, given that of `normalize(x, ...)`.
 
-    gradient, x: the images that learn, which may be fewer than the moments were measured of (`models.partial`).
+    gradient, x: of the images that learn. The moments may be of more images (`models.target_only`).
     """
     rows, channels, tiles, launch = layout(x, gradient, x if shortcut is None else shortcut)
     programs = min(GRADIENT_PROGRAMS, tiles)
@@ -341,7 +328,7 @@ def normalize_backward(
 
 
 def layout(x: Tensor, *others: Tensor) -> tuple[int, int, int, dict[str, int]]:
-    """Rows, channels and tiles of a batch, and the constants of a launch over it and others that lie as it does."""
+    """Return rows, channels and tiles of a batch, and the constants of a launch; checks the layout of all tensors."""
     check_layout(x, *others)
     images, channels, height, width = x.shape
     rows, rows_of_tile = images * height * width, max(1, TILE // channels)
@@ -349,13 +336,13 @@ def layout(x: Tensor, *others: Tensor) -> tuple[int, int, int, dict[str, int]]:
 
 
 def finish_shape(parts: int, channels: int) -> tuple[dict[str, int], tuple[int]]:
-    """Constants of a launch that sums over the parts, and its programs."""
+    """Return the constants of a launch that sums the parts, and its grid."""
     block = min(channels, 8)
     shape = {"P": parts, "C": channels, "BLOCK": block, "PARTS": min(PROGRAMS, triton.next_power_of_2(parts))}
     return {**shape, "num_warps": 8}, (channels // block,)
 
 
 def check_layout(*tensors: Tensor) -> None:
-    """Refuse tensors in which the kernels would take one value for another."""
+    """Fail for tensors whose layout would make the kernels read wrong values."""
     for tensor in tensors:
-        assert tensor.is_contiguous(memory_format=torch.channels_last), "tensors must lie channels last"
+        assert tensor.is_contiguous(memory_format=torch.channels_last), "tensors must be channels last"

@@ -1,12 +1,12 @@
-"""Views of uint8 images, one launch for the shift, for each round of RandAugment and for cutout.
+"""Views of uint8 images: one launch each for the shift, for a round of RandAugment and for cutout.
 
-The plain form sends the whole batch through every family of operations, some sixty small kernels a round. Here a
-program owns one image, so its operation is a scalar and the kernel branches to it. Results are whole grey values,
-equal to those of the plain form: sums and means are taken in integers, and what is a float there is the same float
-here, since the compiler may not fuse multiplications with additions (`EXACT`).
+The plain PyTorch form sends the whole batch through every family of operations, some sixty small kernels per round.
+Here a program handles one image, so its operation is a scalar and the kernel branches on it. Results are whole grey
+values and equal those of the plain form: sums and means are in integers, and floats have the same values in both,
+because the compiler may not fuse multiplications with additions (`EXACT`).
 
-Pixels of an image are walked through in blocks of a flat index, so sides need not be powers of 2. Shapes: N images,
-C channels (1 or 3), SIDE rows and columns.
+A program loops over blocks of the flat pixel index, so sides need not be powers of 2. Shapes: N images, C channels (1
+or 3), SIDE rows and columns.
 """
 
 import math
@@ -18,11 +18,11 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 1024
-"""Pixels of a channel that a program holds at once: an image of 32 × 32."""
+"""Pixels of a channel in one block: an image of 32 × 32."""
 WARPS = 8
-"""Warps of a program of a round: a batch of hundreds of images then runs at once, 4 pixels to a thread."""
+"""Warps of a program: a batch of hundreds of images then runs at once, with 4 pixels per thread."""
 EXACT = {"enable_fp_fusion": False}
-"""Option of the compiler: round after every operation, as the plain form does."""
+"""Compiler option: round after every operation, as the plain form does."""
 RADIANS: tl.constexpr = tl.constexpr(math.pi / 180)
 ONE: tl.constexpr = tl.constexpr(1 << 16)
 """1 in 16.16 fixed point."""
@@ -30,14 +30,14 @@ ONE: tl.constexpr = tl.constexpr(1 << 16)
 
 @triton.jit
 def block_of_pixels(start, SIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """Flat indices of some pixels, and which of them exist."""
+    """Return the flat indices of a block of pixels, and which of them exist."""
     pixel = start + tl.arange(0, BLOCK)
     return pixel, pixel < SIDE * SIDE
 
 
 @triton.jit
 def grey_values(image, place, exists):
-    """Grey values at flat places of an image, 0 where there are none; int32."""
+    """Return the grey values at flat indices of an image, 0 outside of it; int32."""
     return tl.load(image + place, mask=exists, other=0).to(tl.int32)
 
 
@@ -46,7 +46,7 @@ def grey_values(image, place, exists):
 
 @triton.jit
 def fixed_point(number):
-    """Multiples of 2^−16, halves rounded up."""
+    """Return a number in units of 2^−16, halves rounded up."""
     return tl.floor(number * ONE + 0.5).to(tl.int32)
 
 
@@ -61,7 +61,7 @@ def inverse_affine(
     TRANSLATE_Y: tl.constexpr,
     SIDE: tl.constexpr,
 ):
-    """x of the first output pixel in the input, and by how much it grows per column and per row; the same for y.
+    """Return the input x of the first output pixel and its increments per column and row; then the same for y.
 
     Computed in float64, returned in fixed point.
     """
@@ -78,13 +78,13 @@ def inverse_affine(
 
 @triton.jit
 def clamped(index, SIDE: tl.constexpr):
-    """The nearest row or column that exists."""
+    """Return the nearest row or column that exists."""
     return tl.minimum(tl.maximum(index, 0), SIDE - 1)
 
 
 @triton.jit
 def between(image, x, y, inside, SIDE: tl.constexpr):
-    """Grey values between four pixels each, x and y in fixed point; truncated."""
+    """Return bilinear values between four pixels each, x and y in fixed point; truncated."""
     x -= ONE // 2  # relative to pixel centres
     y -= ONE // 2
     left, right = clamped(x >> 16, SIDE), clamped((x >> 16) + 1, SIDE)
@@ -93,7 +93,7 @@ def between(image, x, y, inside, SIDE: tl.constexpr):
     upper, lower = grey_values(image, top + left, inside), grey_values(image, bottom + left, inside)
     upper = upper * ONE + across * (grey_values(image, top + right, inside) - upper)
     lower = lower * ONE + across * (grey_values(image, bottom + right, inside) - lower)
-    # Exact up to here, in units of 2^−32. The plain form rounds this once, to float32, before it truncates.
+    # Exact so far, in units of 2^−32. The plain form rounds once, to float32, before it truncates.
     exact = upper.to(tl.int64) * ONE + along.to(tl.int64) * (lower - upper)
     return (exact.to(tl.float32) * (1 / (ONE * ONE))).to(tl.int32)
 
@@ -113,7 +113,7 @@ def warp(
     SIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Sample an image through its inverse affine map; what lies outside is black."""
+    """Sample an image through its inverse affine map; outside of it is black."""
     for start in range(0, SIDE * SIDE, BLOCK):
         pixel, exists = block_of_pixels(start, SIDE, BLOCK)
         row, column = pixel // SIDE, pixel % SIDE
@@ -133,7 +133,7 @@ def warp(
 
 @triton.jit
 def stretch(image, out, SIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """Auto-contrast of one channel: its darkest value becomes black, its brightest white."""
+    """Stretch the contrast of one channel: its darkest value becomes black, its brightest white."""
     lowest = tl.full((BLOCK,), 255, tl.int32)
     highest = tl.zeros((BLOCK,), tl.int32)
     for start in range(0, SIDE * SIDE, BLOCK):
@@ -142,7 +142,7 @@ def stretch(image, out, SIDE: tl.constexpr, BLOCK: tl.constexpr):
         lowest = tl.minimum(lowest, tl.where(exists, grey, 255))
         highest = tl.maximum(highest, grey)
     low, high = tl.min(lowest), tl.max(highest)
-    # The result is truncated: only float64, rounded where Python rounds it, gives Pillow's values.
+    # The result is truncated, so only float64, rounded where Python rounds, gives Pillow's values.
     scale = tl.full((), 255, tl.float64) / tl.where(low < high, high - low, 255).to(tl.float64)
     offset = -tl.where(low < high, low, 0).to(tl.float64) * scale
     for start in range(0, SIDE * SIDE, BLOCK):
@@ -153,7 +153,7 @@ def stretch(image, out, SIDE: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def equalize(image, out, SIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """Histogram equalization of one channel, by a table over its 256 grey values."""
+    """Equalize the histogram of one channel, by a table of its 256 grey values."""
     histogram = tl.zeros((256,), tl.int32)
     for start in range(0, SIDE * SIDE, BLOCK):
         pixel, exists = block_of_pixels(start, SIDE, BLOCK)
@@ -172,7 +172,7 @@ def equalize(image, out, SIDE: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def clear_or_invert(image, out, kept, threshold, C: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """Keep the bits of `kept` in all grey values below the threshold, invert the others."""
+    """Mask grey values below the threshold with the bits of `kept`, and invert the others."""
     for start in range(0, C * SIDE * SIDE, BLOCK):
         pixel = start + tl.arange(0, BLOCK)
         exists = pixel < C * SIDE * SIDE
@@ -193,7 +193,7 @@ def store_blend(out, place, grey, degenerate, factor, exists):
 
 @triton.jit
 def luminance(image, pixel, exists, C: tl.constexpr, SIDE: tl.constexpr):
-    """ITU-R 601 luma in Pillow's 16-bit weights, rounded."""
+    """Return the ITU-R 601 luma with Pillow's 16-bit weights, rounded."""
     grey = grey_values(image, pixel, exists)
     if C == 3:
         green = grey_values(image, SIDE * SIDE + pixel, exists)
@@ -204,7 +204,7 @@ def luminance(image, pixel, exists, C: tl.constexpr, SIDE: tl.constexpr):
 
 @triton.jit
 def mean_luminance(image, C: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """Mean luminance of an image, halves rounded up."""
+    """Return the mean luminance of an image, halves rounded up."""
     total = tl.zeros((BLOCK,), tl.int32)
     for start in range(0, SIDE * SIDE, BLOCK):
         pixel, exists = block_of_pixels(start, SIDE, BLOCK)
@@ -214,7 +214,7 @@ def mean_luminance(image, C: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constex
 
 @triton.jit
 def smooth(image, pixel, grey, exists, SIDE: tl.constexpr):
-    """3 × 3 mean in which the centre counts five times, rounded; the border stays."""
+    """Return the 3 × 3 mean with weight 5 at the centre, rounded; the border is unchanged."""
     row, column = pixel // SIDE, pixel % SIDE
     inner = exists & (row > 0) & (row < SIDE - 1) & (column > 0) & (column < SIDE - 1)
     total = 4 * grey
@@ -226,7 +226,7 @@ def smooth(image, pixel, grey, exists, SIDE: tl.constexpr):
 
 @triton.jit
 def towards_smooth(image, out, factor, SIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """Sharpness of one channel."""
+    """Change the sharpness of one channel."""
     for start in range(0, SIDE * SIDE, BLOCK):
         pixel, exists = block_of_pixels(start, SIDE, BLOCK)
         grey = grey_values(image, pixel, exists)
@@ -235,7 +235,7 @@ def towards_smooth(image, out, factor, SIDE: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def towards_grey(image, out, factor, mean, own, C: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """Brightness, contrast and color: towards one grey value or, with `own`, the luminance of each pixel."""
+    """Change brightness, contrast or color: blend with one grey value or, with `own`, each pixel's luminance."""
     for start in range(0, SIDE * SIDE, BLOCK):
         pixel, exists = block_of_pixels(start, SIDE, BLOCK)
         degenerate = tl.where(own, luminance(image, pixel, exists, C, SIDE), mean)
@@ -247,7 +247,7 @@ def towards_grey(image, out, factor, mean, own, C: tl.constexpr, SIDE: tl.conste
 # One round -------------------------------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize_on_alignment=["op_N", "magnitude_N"])  # rows of a batch of any size: compile once
+@triton.jit(do_not_specialize_on_alignment=["op_N", "magnitude_N"])  # for batches of any size: compile once
 def round_kernel(
     images,
     out,
@@ -271,7 +271,7 @@ def round_kernel(
     SIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Apply to one image its operation at its magnitude; an operation without a number here changes nothing."""
+    """Apply one operation at one magnitude to one image; an operation without a number here changes nothing."""
     n = tl.program_id(0)
     op, magnitude = tl.load(op_N + n).to(tl.int32), tl.load(magnitude_N + n)
     image, out = images + n.to(tl.int64) * C * SIDE * SIDE, out + n.to(tl.int64) * C * SIDE * SIDE
@@ -303,7 +303,7 @@ def round_kernel(
 def randaugment_round(
     images: Tensor, op_N: Tensor, magnitude_N: Tensor, numbers: Mapping[str, int], bilinear: bool
 ) -> Tensor:
-    """Apply to every image its one operation at its magnitude, as the function of this name in `augment` does.
+    """Apply to each image its operation at its magnitude, like the function of this name in `augment`.
 
     images: (N, C, H, W), uint8; op_N: integers; magnitude_N: float32; numbers: name of an operation → its number in
     op_N. Returns (N, C, H, W).
@@ -332,13 +332,13 @@ def randaugment_round(
 
 @triton.jit
 def reflected(index, SIDE: tl.constexpr):
-    """Rows or columns less than a side beyond the border, folded back into the image."""
+    """Reflect rows or columns that are less than a side outside of the image back into it."""
     return SIDE - 1 - tl.abs(SIDE - 1 - tl.abs(index))
 
 
 @triton.jit
 def shift_kernel(images, out, down_N, right_N, mirrored_N, C: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """Shift some pixels of one image, and mirror them if told to."""
+    """Shift a block of pixels of one image, and mirror it if its flag is set."""
     n = tl.program_id(0)
     image = n.to(tl.int64) * C * SIDE * SIDE
     pixel, exists = block_of_pixels(tl.program_id(1) * BLOCK, SIDE, BLOCK)
@@ -356,7 +356,7 @@ def shift_kernel(images, out, down_N, right_N, mirrored_N, C: tl.constexpr, SIDE
 def cut_kernel(
     images, out, top_N, left_N, side_N, GREY: tl.constexpr, C: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Copy some pixels of one image, grey within its square."""
+    """Copy a block of pixels of one image, grey within the square."""
     n = tl.program_id(0)
     image = n.to(tl.int64) * C * SIDE * SIDE
     pixel, exists = block_of_pixels(tl.program_id(1) * BLOCK, SIDE, BLOCK)
@@ -371,7 +371,7 @@ def cut_kernel(
 
 
 def shift_and_mirror(images: Tensor, down_N: Tensor, right_N: Tensor, mirrored_N: Tensor) -> Tensor:
-    """Move the contents of every image by less than its side, fill in by reflection, then mirror some left to right.
+    """Shift each image by less than its side, with reflection at the border, then mirror some left to right.
 
     images: (N, C, H, W), uint8; down_N, right_N: integers; mirrored_N: bool. Returns (N, C, H, W).
     """
@@ -385,7 +385,7 @@ def shift_and_mirror(images: Tensor, down_N: Tensor, right_N: Tensor, mirrored_N
 
 
 def cut_out(images: Tensor, top_N: Tensor, left_N: Tensor, side_N: Tensor, grey: int) -> Tensor:
-    """Paint one grey square into every image; top, left and side: whole numbers of any type. Returns (N, C, H, W)."""
+    """Paint a grey square into each image; top, left and side: whole numbers of any type. Returns (N, C, H, W)."""
     images = images.contiguous()
     out = torch.empty_like(images)
     grid, constants = pixel_blocks(images)
@@ -394,6 +394,6 @@ def cut_out(images: Tensor, top_N: Tensor, left_N: Tensor, side_N: Tensor, grey:
 
 
 def pixel_blocks(images: Tensor) -> tuple[tuple[int, int], dict[str, int]]:
-    """One program for every block of pixels of every image, and the constants of such a launch."""
+    """Return the grid, one program per block of pixels of each image, and the constants of a launch."""
     count, channels, _, side = images.shape
     return (count, triton.cdiv(side * side, BLOCK)), {"C": channels, "SIDE": side, "BLOCK": BLOCK}

@@ -4,12 +4,24 @@ import pkgutil
 from functools import cache
 from typing import Any
 
+from aggmatch.config import Settings
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.models import Network, build_network
 from aggmatch.registry import Registry
 
-__all__ = ["METHODS", "Batch", "Method", "Problem", "StepResult", "Views", "forward_together", "load_method"]
+__all__ = [
+    "METHODS",
+    "Batch",
+    "Method",
+    "Problem",
+    "StepResult",
+    "Views",
+    "build_modules",
+    "forward_together",
+    "load_method",
+]
 
-SHARED = ("alignment", "base", "start")
+SHARED = ("base", "shared")
 """Modules that several methods use."""
 
 
@@ -28,6 +40,33 @@ METHODS: Registry[type[Method[Any]]] = Registry(
     wanted="a subclass of aggmatch.Method",
 )
 """All methods that have a name."""
+
+
+def build_modules(
+    model: str,
+    method: str,
+    config: Settings,
+    *,
+    channels: int,
+    classes: int,
+    labels: int,
+    images: int,
+    mixed: bool = False,
+    **known: Any,
+) -> tuple[Method[Any], Network]:
+    """Return a method and its network with new random weights, drawn from torch's global generator.
+
+    This is the only place that builds them. model, method: names, as in `model.name` and `method.name`. config: section
+    `method` of the settings. channels: C of the images. classes: Y. labels: number of labelled images. images: number
+    of training images, the labelled ones included. mixed: whether the network computes in bfloat16. known: further
+    fields of `Problem`.
+    """
+    network = build_network(model, channels=channels, classes=classes)
+    network.mixed = mixed
+    problem = Problem(classes=classes, features=network.features, labels=labels, images=images, mixed=mixed, **known)
+    built = load_method(method)(config, problem)
+    network.head = built.build_head()
+    return built, network
 
 
 def load_method(name: str) -> type[Method[Any]]:

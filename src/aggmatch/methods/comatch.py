@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from aggmatch.config import Count, Fraction, NonNegative, Positive, Settings
 from aggmatch.functional import PseudoLabels, one_hot, soft_cross_entropy
-from aggmatch.methods.alignment import Target, build_alignment
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.methods.shared import Target, build_alignment
 from aggmatch.models import Network
 from aggmatch.models.heads import Embedding
 
@@ -80,9 +80,9 @@ class CoMatch(Method[Config]):
             loss_labeled + self.config.unlabeled_weight * loss_unlabeled + self.config.contrast_weight * loss_contrast
         )
         parts = {
-            "loss_labeled": loss_labeled.detach(),
-            "loss_unlabeled": loss_unlabeled.detach(),
-            "loss_contrast": loss_contrast.detach(),
+            "loss_labeled": loss_labeled,
+            "loss_unlabeled": loss_unlabeled,
+            "loss_contrast": loss_contrast,
             "confidence": confidence_B.mean(),
         }
         return StepResult(loss, parts, pseudo)

@@ -8,9 +8,8 @@ from torch import nn
 
 from aggmatch.config import Count, Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, soft_cross_entropy
-from aggmatch.methods.alignment import Target, build_alignment
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
-from aggmatch.methods.start import Start, StartSettings
+from aggmatch.methods.shared import Start, StartSettings, Target, build_alignment
 from aggmatch.models import Network
 
 

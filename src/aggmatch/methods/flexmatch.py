@@ -52,8 +52,8 @@ class FlexMatch(Method[Config]):
         loss_unlabeled = (pseudo.weight * F.cross_entropy(strong.logits, target_B, reduction="none")).mean()
         loss = loss_labeled + self.config.unlabeled_weight * loss_unlabeled
         parts = {
-            "loss_labeled": loss_labeled.detach(),
-            "loss_unlabeled": loss_unlabeled.detach(),
+            "loss_labeled": loss_labeled,
+            "loss_unlabeled": loss_unlabeled,
             "confidence": confidence_B.mean(),
             "threshold": threshold_Y.mean(),
         }

@@ -69,9 +69,9 @@ class FreeMatch(Method[Config]):
             loss_labeled + self.config.unlabeled_weight * loss_unlabeled + self.config.fairness_weight * loss_fairness
         )
         parts = {
-            "loss_labeled": loss_labeled.detach(),
-            "loss_unlabeled": loss_unlabeled.detach(),
-            "loss_fairness": loss_fairness.detach(),
+            "loss_labeled": loss_labeled,
+            "loss_unlabeled": loss_unlabeled,
+            "loss_fairness": loss_fairness,
             "confidence": confidence_B.mean(),
             "threshold": threshold_Y.mean(),
         }

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from aggmatch.config import Count, Fraction, NonNegative, Positive, Settings
 from aggmatch.functional import TINY, PseudoLabels, one_hot, soft_cross_entropy
-from aggmatch.methods.alignment import Target, build_alignment
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.methods.shared import Target, build_alignment
 from aggmatch.models import Network
 from aggmatch.models.heads import Embedding
 
@@ -88,9 +88,9 @@ class SimMatch(Method[Config]):
         with torch.no_grad():
             self.update(batch.labeled_position, online.head(labeled.feature.detach()), batch.labels)
         parts = {
-            "loss_labeled": loss_labeled.detach(),
-            "loss_unlabeled": loss_unlabeled.detach(),
-            "loss_instance": loss_instance.detach(),
+            "loss_labeled": loss_labeled,
+            "loss_unlabeled": loss_unlabeled,
+            "loss_instance": loss_instance,
             "confidence": confidence_B.mean(),
         }
         return StepResult(loss, parts, pseudo)

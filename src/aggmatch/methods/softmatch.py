@@ -9,8 +9,8 @@ from torch import Tensor
 
 from aggmatch.config import Fraction, NonNegative, Positive, Settings
 from aggmatch.functional import PseudoLabels
-from aggmatch.methods.alignment import align
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.methods.shared import align
 from aggmatch.models import Network
 
 
@@ -64,8 +64,8 @@ class SoftMatch(Method[Config]):
         loss_unlabeled = (weight_B * F.cross_entropy(strong.logits, target_B, reduction="none")).mean()
         loss = loss_labeled + self.config.unlabeled_weight * loss_unlabeled
         parts = {
-            "loss_labeled": loss_labeled.detach(),
-            "loss_unlabeled": loss_unlabeled.detach(),
+            "loss_labeled": loss_labeled,
+            "loss_unlabeled": loss_unlabeled,
             "confidence": confidence_B.mean(),
             "variance": self.variance.clone(),
         }

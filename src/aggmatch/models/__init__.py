@@ -1,4 +1,4 @@
-"""Networks by name: `wrn-28-2`, `small-16`, a backbone of your own, or one from an installed package."""
+"""Networks by name: `wrn-28-2`, `small-16`, your own backbone, or one from an installed package."""
 
 from aggmatch.models.network import Network, Output, frozen_statistics, images_at_once, parameter_count
 from aggmatch.models.registry import MODELS, ModelSettings, build_network

@@ -1,8 +1,8 @@
-"""A wide residual network's training pass on CUDA, forward and backward written out.
+"""The training pass of a wide residual network on CUDA, with forward and backward written out.
 
-The same function as `WideResNet.forward`, in fewer passes over the activations: BatchNorm, activation and residual sum
-are fused (`kernels.norm`), convolutions of few channels are our own (`kernels.convolve`), all images share each launch
-although only some of them have a backward pass, and no minute-long compilation comes first.
+It computes the same as `WideResNet.forward` in fewer passes over the activations: BatchNorm, activation and residual
+sum are fused (`kernels.norm`), convolutions of few channels have their own kernels (`kernels.convolve`), and all images
+share each launch although only some of them have a backward pass. It needs no minute-long compilation.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from aggmatch.models.wide_resnet import Block, WideResNet
 
 
 def fused_features(network: WideResNet, x: Tensor, targets: int = 0) -> Tensor:
-    """Features (B, D) of images (B, C, H, W), channels last; the last `targets` images get no gradient."""
+    """Return features (B, D) of images (B, C, H, W), channels last; the last `targets` images get no gradient."""
     learning = torch.is_grad_enabled() and network.stem.weight.requires_grad
     learned = len(x) - targets if learning else 0
     features: Tensor = FusedPass.apply(x, learned, network, *network.parameters())  # type: ignore[no-untyped-call]
@@ -26,11 +26,11 @@ def fused_features(network: WideResNet, x: Tensor, targets: int = 0) -> Tensor:
 
 
 class FusedPass(torch.autograd.Function):
-    """The pass as one function of the network's parameters; the images get no gradient."""
+    """The pass as one autograd function of the network's parameters; the images get no gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, learned: int, network: WideResNet, *_: Tensor) -> Tensor:
-        """Features; what the backward pass needs is kept for the first `learned` images."""
+        """Return features, and keep what the backward pass needs for the first `learned` images."""
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
         ctx.tape = Tape(network, dtype, learned)
         with torch.autocast("cuda", enabled=False):
@@ -38,14 +38,14 @@ class FusedPass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the parameters."""
+        """Return the gradients of the parameters."""
         tape: Tape = ctx.tape
         run_backward(tape.network, gradients[0], tape)
         return None, None, None, *tape.gradients()
 
 
 class Normalized(NamedTuple):
-    """A normalisation on the tape: what went in, what came out, and the moments of the whole batch."""
+    """A normalisation on the tape: its input and output, and the moments of the whole batch."""
 
     x: Tensor
     y: Tensor
@@ -53,60 +53,50 @@ class Normalized(NamedTuple):
 
 
 class Tape:
-    """Kernels in the arithmetic's type, what the forward pass leaves for the backward pass, and what that finds."""
+    """Kernels in the type to compute in, what the forward pass keeps for the backward pass, and the gradients."""
 
     def __init__(self, network: WideResNet, dtype: torch.dtype, learned: int) -> None:
         self.network, self.learned = network, learned
         convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
         weights = [module.weight.detach().contiguous(memory_format=torch.channels_last) for module in convolutions]
-        kernels = cast(weights, dtype)
-        self.kernel = dict(zip(convolutions, kernels, strict=True))
+        self.kernel = dict(zip(convolutions, cast(weights, dtype), strict=True))
         self.normalized: dict[nn.Module, Normalized] = {}
         self.gradient: dict[Tensor, Tensor] = {}
         self.images = torch.empty(0)
 
     def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
-        """The layer's output."""
+        """Return the layer's output."""
         return F.conv2d(x, self.kernel[layer], None, layer.stride, layer.padding)
 
     def convolve_into(
         self, norm: nn.BatchNorm2d, layer: nn.Conv2d, x: Tensor, residual: Tensor | None = None
     ) -> tuple[Tensor, Moments]:
-        """The layer's output + residual, and its moments for the norm that follows."""
+        """Return the layer's output + residual, and its moments for the norm that follows."""
         if is_narrow(layer, x):
             return convolve_and_measure(x, self.kernel[layer], residual, norm)
         return measure(self.convolve(layer, x), residual, norm)
 
     def activate(self, norm: nn.BatchNorm2d, x: Tensor, moments: Moments) -> Tensor:
-        """x, normalised and activated."""
+        """Return x normalised and activated."""
         y = normalize(x, moments, SLOPE)
         if self.learned:
             self.normalized[norm] = Normalized(x[: self.learned], y[: self.learned], moments)
         return y
 
     def convolve_backward(self, layer: nn.Conv2d, x: Tensor, gradient: Tensor) -> Tensor:
-        """Gradient of the layer's input, but none of images; notes that of its kernel."""
+        """Return the gradient of the layer's input, empty for images; store the gradient of its kernel."""
         to_input = x is not self.images
         if is_narrow(layer, x):
             self.gradient[layer.weight] = kernel_gradient(x, gradient)
             return convolve_back(gradient, self.kernel[layer]) if to_input else torch.empty(0)
+        geometry = layer.stride, layer.padding, layer.dilation, False, [0, 0], 1
         found, self.gradient[layer.weight], _ = torch.ops.aten.convolution_backward(
-            gradient,
-            x,
-            self.kernel[layer],
-            None,
-            layer.stride,
-            layer.padding,
-            layer.dilation,
-            False,
-            [0, 0],
-            1,
-            [to_input, True, False],
+            gradient, x, self.kernel[layer], None, *geometry, [to_input, True, False]
         )
         return found
 
     def activate_backward(self, norm: nn.BatchNorm2d, gradient: Tensor, shortcut: Tensor | None = None) -> Tensor:
-        """Gradient of the norm's input plus that of the shortcut beside it; notes those of weight and bias."""
+        """Return the gradient of the norm's input + that of the shortcut; store those of weight and bias."""
         x, _, moments = self.normalized[norm]
         gradient, self.gradient[norm.weight], self.gradient[norm.bias] = normalize_backward(
             gradient, x, moments, norm, SLOPE, shortcut
@@ -114,15 +104,15 @@ class Tape:
         return gradient
 
     def gradients(self) -> list[Tensor]:
-        """Gradients in the order of the network's parameters, each like its parameter.
+        """Return the gradients in the order of the network's parameters, each in the layout of its parameter.
 
-        The tape lets go of them: autograd would copy what someone else still holds.
+        The tape drops its references: autograd would copy a gradient that somebody else still holds.
         """
         return cast([self.gradient.pop(parameter) for parameter in self.network.parameters()], torch.float32)
 
 
 def cast(values: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """Values in another type; all that need it are cast by one kernel."""
+    """Return values in another type. One kernel casts all values that are not of this type."""
     cast_values = [value if value.dtype == dtype else torch.empty_like(value, dtype=dtype) for value in values]
     pairs = [(new, old) for new, old in zip(cast_values, values, strict=True) if new is not old]
     if pairs:
@@ -131,7 +121,7 @@ def cast(values: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
 
 
 def run_forward(network: WideResNet, images: Tensor, tape: Tape) -> Tensor:
-    """Features of the images. Each convolution measures for the norm that follows it, whatever block that is in."""
+    """Return features. Each convolution measures the moments for the next norm, also if that is in the next block."""
     tape.images = images[: tape.learned]
     blocks = network.each_block()
     x, moments = tape.convolve_into(blocks[0].norm1, network.stem, images)
@@ -146,7 +136,7 @@ def run_forward(network: WideResNet, images: Tensor, tape: Tape) -> Tensor:
 
 
 def run_backward(network: WideResNet, gradient: Tensor, tape: Tape) -> None:
-    """Note the gradients of all parameters, given that of the features, (B, D)."""
+    """Store the gradients of all parameters on the tape, given that of the features, (B, D)."""
     last = tape.normalized[network.norm].y
     pixels = last.shape[2] * last.shape[3]
     gradient = torch.empty_like(last).copy_(gradient[: tape.learned, :, None, None] / pixels)
@@ -157,7 +147,7 @@ def run_backward(network: WideResNet, gradient: Tensor, tape: Tape) -> None:
 
 
 def block_backward(block: Block, gradient: Tensor, tape: Tape) -> Tensor:
-    """Gradient of a block's input, given that of its output."""
+    """Return the gradient of a block's input, given that of its output."""
     x, activated, _ = tape.normalized[block.norm1]
     inner = tape.convolve_backward(block.conv2, tape.normalized[block.norm2].y, gradient)
     inner = tape.activate_backward(block.norm2, inner)

@@ -1,4 +1,4 @@
-"""Heads: what methods add to a network, behind its feature."""
+"""Heads: modules that methods add to a network, after its feature."""
 
 import math
 
@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 
 class PrototypeAttention(nn.Module):
-    """Refines features by attention over prototypes, several heads side by side, each with an embedding e of its own.
+    """Refines features by multi-head attention over prototypes. Each head has its own embedding e.
 
     w = softmax(e(f)·e(p)ᵀ/√E),   g = ReLU(f + W_o · concat ReLU(W[w·e(p), e(f)]))
 
     Shapes: B features, P prototypes, D their width, H heads, E = D/H width of a head. The softmax goes over the filled
-    prototypes; while none is filled the result is finite and means nothing.
+    prototypes. If none is filled, the result is finite but has no meaning.
     """
 
     def __init__(self, features: int, heads: int, dropout: float) -> None:
@@ -27,10 +27,10 @@ class PrototypeAttention(nn.Module):
     def forward(
         self, feature_BD: Tensor, prototype_PD: Tensor, filled_P: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Refined features, (B, D). With a generator, which then is on their device, attention weights drop out."""
+        """Return refined features, (B, D). With a generator, on their device, dropout acts on the attention weights."""
         query_HBE, key_HPE = self.embedded(feature_BD), self.embedded(prototype_PD)
         score_HBP = query_HBE @ key_HPE.mT / math.sqrt(self.width)
-        # Not minus infinity: without any filled prototype that would be 0/0, and its gradient with it.
+        # Not minus infinity: without a filled prototype, the softmax and its gradient would be 0/0.
         weight_HBP = score_HBP.masked_fill(~filled_P, torch.finfo(score_HBP.dtype).min).softmax(-1)
         if generator is not None:
             drawn_HBP = torch.rand(weight_HBP.shape, generator=generator, device=generator.device)
@@ -40,7 +40,7 @@ class PrototypeAttention(nn.Module):
         return F.relu(feature_BD + self.out(torch.cat(merged, dim=-1)))
 
     def embedded(self, feature_BD: Tensor) -> Tensor:
-        """Every head's embedding, (H, B, E)."""
+        """Return the embedding by each head, (H, B, E)."""
         return self.embed(feature_BD).unflatten(-1, (self.heads, self.width)).transpose(0, 1)
 
 
@@ -57,12 +57,12 @@ class Embedding(nn.Module):
 
 
 class Projection(nn.Module):
-    """Three linear layers with BatchNorm and ReLU between them, from features to the embedding that is compared."""
+    """Maps features to embeddings: three linear layers with BatchNorm and ReLU between them."""
 
     def __init__(self, features: int, width: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(features, features, bias=False),  # BatchNorm would take a bias away again
+            nn.Linear(features, features, bias=False),  # BatchNorm would remove a bias
             nn.BatchNorm1d(features),
             nn.ReLU(),
             nn.Linear(features, features, bias=False),
@@ -72,5 +72,5 @@ class Projection(nn.Module):
         )
 
     def forward(self, feature_BD: Tensor) -> Tensor:
-        """(B, D) → (B, width)."""
+        """Return embeddings (B, width) of features (B, D)."""
         return self.layers(feature_BD)

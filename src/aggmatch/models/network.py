@@ -1,4 +1,4 @@
-"""What every network is: images in, feature and logits out."""
+"""The network of every method: images in, feature and logits out."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,48 +12,49 @@ from aggmatch.errors import AggMatchError
 
 
 def images_at_once(side: int, most: int = 1000) -> int:
-    """Images to take at a time: `most` of 32 × 32 pixels or less, of larger ones as many as have as many pixels."""
+    """Return a batch size that fits into memory: `most` images of 32 × 32 pixels or less, fewer larger images."""
     return max(1, min(most, most * 32 * 32 // side**2))
 
 
 class Output(NamedTuple):
-    """What a network says about a batch."""
+    """What a network returns for a batch."""
 
     feature: Tensor
-    """v, the pooled vector before the classifier, (B, D)."""
+    """v, the pooled vector before the classifier, (B, D) float32."""
     logits: Tensor
-    """(B, Y)."""
+    """(B, Y) float32."""
 
     def split(self, sizes: Sequence[int]) -> list["Output"]:
-        """Parts of the batch, in order."""
-        pairs = zip(self.feature.split(list(sizes)), self.logits.split(list(sizes)), strict=True)
-        return [Output(feature, logits) for feature, logits in pairs]
+        """Return parts of the batch, of the given sizes, in order."""
+        return [Output(*pair) for pair in zip(*(values.split(list(sizes)) for values in self), strict=True)]
 
 
 class Network(nn.Module):
-    """A backbone and a linear classifier behind the data set's normalisation.
+    """A backbone and a linear classifier, with the normalisation of the data set in front.
 
-    Takes uint8 images (B, C, H, W) as they are stored: mean and deviation of the training images are buffers, so a
-    saved network needs nothing else to predict. Returns float32; inside it computes in bf16 where `mixed` is set.
+    backbone: any module that maps normalised images (B, C, H, W) to features (B, D), or to a tuple of features and
+    logits (B, Y); `classifier` then serves only methods that classify other features. D is the backbone's integer
+    attribute `features`, or else found by a trial on images of 32 × 32 pixels. A backbone whose `forward` has a
+    parameter `targets` skips the backward pass of target-only images itself. Dropout in a backbone uses torch's global
+    generator, so that resumed runs are then not equal to the bit. classes: Y. channels: C.
 
-    backbone: any module from normalised images to features (B, D), or to a tuple of features and logits (B, Y); in the
-    latter case `classifier` serves only methods that classify other features. A backbone whose `forward` takes
-    `targets` saves the backward pass of the last images itself; of any other, their gradient is cut off here.
+    Mean and deviation of the training images are buffers, so that a saved network needs nothing else to predict. The
+    backbone computes in bfloat16 if `mixed` is set.
+
+    Example: `Network(MyBackbone(3, 10), 10, 3)(images).logits` with images (B, 3, H, W) uint8.
     """
 
     mean: Tensor  # (C, 1, 1), of pixels in [0, 1]
     deviation: Tensor
-
     head: nn.Module
-    """What a method adds, such as a projection; trained, averaged and saved with the rest, called by the method."""
+    """A module of the method, such as a projection. It is trained, averaged and saved here; the method calls it."""
 
     def __init__(self, backbone: nn.Module, classes: int, channels: int) -> None:
         super().__init__()
-        self.classes, self.channels = classes, channels
-        self.mixed = False
+        self.classes, self.channels, self.mixed = classes, channels, False
         self.target_only = "targets" in signature(backbone.forward).parameters
         self.backbone = backbone
-        self.features = feature_width(backbone, channels)
+        self.features = feature_width(backbone, channels, classes)
         self.classifier = nn.Linear(self.features, classes)
         nn.init.xavier_normal_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
@@ -63,8 +64,8 @@ class Network(nn.Module):
 
     @torch.no_grad()
     def normalize_by(self, pixels: Tensor) -> None:
-        """Take mean and deviation from uint8 training images (N, C, H, W)."""
-        # Chunks: the float copy of a large training set would be many times its size.
+        """Set mean and deviation to those of uint8 training images (N, C, H, W)."""
+        # In chunks: a float copy of a large training set would be many times its size.
         sum_C = torch.zeros(self.channels, dtype=torch.float64)
         square_C = torch.zeros_like(sum_C)
         for chunk in pixels.split(images_at_once(pixels.shape[-1], 4096)):
@@ -73,49 +74,60 @@ class Network(nn.Module):
             square_C += unit.square().sum((0, 2, 3))
         count = pixels.numel() / self.channels
         mean_C, square_C = sum_C / count, square_C / count
-        deviation_C = (square_C - mean_C.square()).clamp(min=0).sqrt().clamp(min=1 / 255)  # a constant channel is kept
+        deviation_C = (square_C - mean_C.square()).clamp(min=0).sqrt().clamp(min=1 / 255)  # never 0
         self.mean.copy_(mean_C.view(-1, 1, 1))
         self.deviation.copy_(deviation_C.view(-1, 1, 1))
 
     def forward(self, images: Tensor, targets: int = 0) -> Output:
-        """Feature and logits of a batch of images with grey levels 0 to 255, uint8 or float (where they are mixed).
+        """Return feature and logits of images (B, C, H, W) with values from 0 to 255, uint8 or float.
 
-        The last `targets` images take part in the statistics of BatchNorm but get no gradient.
+        The last `targets` images are target-only: they count in BatchNorm's statistics but get no gradient.
         """
         x = (images.float() / 255 - self.mean) / self.deviation
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
             x = x.contiguous(memory_format=torch.channels_last) if images.is_cuda else x
-            feature = self.backbone(x, targets) if self.target_only else self.backbone(x)
-            feature, logits = feature if isinstance(feature, tuple) else (feature, self.classifier(feature))
+            output = self.backbone(x, targets) if self.target_only else self.backbone(x)
+            feature, logits = check_output(self.backbone, output, self.features, self.classes)
+            logits = self.classifier(feature) if logits is None else logits
         if targets and not self.target_only:
-            feature, logits = (stop_gradient(values, targets) for values in (feature, logits))
+            feature, logits = (torch.cat([part[:-targets], part[-targets:].detach()]) for part in (feature, logits))
         return Output(feature.float(), logits.float())
 
 
-def stop_gradient(values: Tensor, last: int) -> Tensor:
-    """The same values, (B, ...), of which the last ones pass no gradient on."""
-    return torch.cat([values[:-last], values[-last:].detach()])
-
-
-def feature_width(backbone: nn.Module, channels: int, side: int = 32) -> int:
-    """D: the backbone's attribute `features`, or else the width of what it makes of an image."""
+def feature_width(backbone: nn.Module, channels: int, classes: int, side: int = 32) -> int:
+    """Return D: the backbone's attribute `features`, or the width of its output for two images."""
     if isinstance(width := getattr(backbone, "features", None), int):
         return width
     training = backbone.training
-    with torch.no_grad():
-        output = backbone.eval()(torch.zeros(1, channels, side, side))
-    backbone.train(training)
-    feature = output[0] if isinstance(output, tuple) else output
-    if not isinstance(feature, Tensor) or feature.ndim != 2:
+    try:
+        with torch.no_grad():
+            output = backbone.eval()(torch.zeros(2, channels, side, side))
+    except Exception as error:  # whatever the module raises
         raise AggMatchError(
-            f"{type(backbone).__name__} must return features (B, D), or a tuple of features (B, D) and logits (B, Y)."
-        )
-    return feature.shape[1]
+            f"{type(backbone).__name__} fails on images (2, {channels}, {side}, {side}): {error}. If it needs another "
+            f"size, set its attribute `features` to the width of its features."
+        ) from error
+    backbone.train(training)
+    return check_output(backbone, output, 0, classes)[0].shape[1]
+
+
+def check_output(backbone: nn.Module, output: object, features: int, classes: int) -> tuple[Tensor, Tensor | None]:
+    """Return features (B, D) and logits (B, Y) or None; raise an `AggMatchError` for other shapes. D = 0: any width."""
+    parts = output if isinstance(output, tuple) else (output,)
+    # Of the shapes, only widths are compared: the batch size is symbolic while a model is exported.
+    found = [part.shape[1] if isinstance(part, Tensor) and part.ndim == 2 else 0 for part in parts]
+    if found and all(found) and found == [features or found[0], classes][: len(found)]:
+        return parts[0], parts[1] if len(parts) == 2 else None
+    shapes = ", ".join(str(tuple(part.shape)) if isinstance(part, Tensor) else type(part).__name__ for part in parts)
+    raise AggMatchError(
+        f"{type(backbone).__name__} must return features (B, {features or 'D'}), or a tuple of features and logits "
+        f"(B, {classes}), got {shapes}."
+    )
 
 
 @contextmanager
 def frozen_statistics(network: nn.Module) -> Iterator[None]:
-    """Within, BatchNorm normalises with the statistics of its batch but leaves the running ones as they are."""
+    """Keep the running statistics of BatchNorm unchanged in the block; it still normalises by its batch."""
     norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
@@ -128,5 +140,5 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
 
 
 def parameter_count(network: nn.Module) -> int:
-    """Number of trainable values."""
+    """Return the number of trainable values."""
     return sum(parameter.numel() for parameter in network.parameters())

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from aggmatch.config import Settings
+from aggmatch.errors import AggMatchError
 from aggmatch.models.network import Network
 from aggmatch.registry import Registry, is_code
 from aggmatch.validate import InvalidValue
@@ -13,7 +14,7 @@ FAMILIES = {
     "small": "small or small-WIDTH",
     "wrn": "wrn-DEPTH-WIDTH with a depth of 10, 16, 22, 28, ..., or 37 for images of 96 pixels",
 }
-"""Built-in families of networks, whose names carry numbers, and the forms that the names take."""
+"""Built-in families of networks, whose names contain numbers, and the form of these names."""
 
 MODELS: Registry[type[nn.Module]] = Registry(
     "network",
@@ -22,7 +23,7 @@ MODELS: Registry[type[nn.Module]] = Registry(
     accepts=callable,
     wanted="a class or function that takes (channels, classes) and returns a torch.nn.Module",
 )
-"""Every backbone that can be named."""
+"""All backbones that have a name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,23 +31,29 @@ class ModelSettings(Settings):
     """Section `model`."""
 
     name: str = "wrn-28-2"
-    """Network: `wrn-DEPTH-WIDTH` (wide residual network), `small-WIDTH` (six convolutions, for tiny images), or one of
-    your own as `path/to/file.py:Name`."""
+    """Network: `wrn-DEPTH-WIDTH` (wide residual network), `small-WIDTH` (six convolutions, for tiny images), one of an
+    installed package, or your own as `path/to/file.py:Name`."""
 
 
 def build_network(name: str, *, channels: int, classes: int) -> Network:
-    """Make a network with new random weights, drawn from torch's global generator.
+    """Return a network with new random weights, drawn from torch's global generator.
 
     name: see `ModelSettings.name`. channels: of the images, 1 or 3. classes: Y, number of logits.
 
     Example: `build_network("wrn-28-2", channels=3, classes=10).features` is 128.
     """
     family, *numbers = name.split("-")
-    if not is_code(name) and family in FAMILIES:
+    if family in FAMILIES and not is_code(name) and name not in MODELS.announced():
         try:
             backbone = MODELS.load(family).from_numbers(channels, *map(int, numbers))  # type: ignore[attr-defined]
         except (ValueError, TypeError):
             raise InvalidValue("model.name", f"must be {FAMILIES[family]}, got '{name}'") from None
-    else:
-        backbone = MODELS.load(name)(channels, classes)
+        return Network(backbone, classes, channels)
+    build = MODELS.load(name)
+    try:
+        backbone = build(channels, classes)
+    except Exception as error:  # whatever the class raises
+        raise AggMatchError(f"Cannot build network '{name}': {error}. It must be {MODELS.wanted}.") from error
+    if not isinstance(backbone, nn.Module):
+        raise AggMatchError(f"Cannot use network '{name}': it returned {backbone!r:.80}. It must be {MODELS.wanted}.")
     return Network(backbone, classes, channels)

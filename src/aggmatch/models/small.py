@@ -8,7 +8,7 @@ from aggmatch.models.target_only import SLOPE, BatchNorm, convolve, leaky_relu
 
 
 class SmallNet(nn.Module):
-    """Six 3×3 convolutions in pairs of growing width, halving the image after the first and second pair."""
+    """Six 3×3 convolutions in pairs of growing width. The second and third pair start with a stride of 2."""
 
     def __init__(self, channels: int, width: int = 32) -> None:
         super().__init__()
@@ -27,14 +27,11 @@ class SmallNet(nn.Module):
 
     @classmethod
     def from_numbers(cls, channels: int, width: int = 32) -> Self:
-        """The network called `small-WIDTH`."""
+        """Return the network called `small-WIDTH`."""
         return cls(channels, width)
 
     def forward(self, x: Tensor, targets: int = 0) -> Tensor:
-        """Images (B, C, H, W) → features (B, 4·width); the last `targets` images get no gradient."""
+        """Return features (B, 4·width) of images (B, C, H, W); the last `targets` images get no gradient."""
         for layer in self.layers:
-            if isinstance(layer, nn.Conv2d):
-                x = convolve(layer, x, targets)
-            else:
-                x = leaky_relu(layer(x, targets))
+            x = convolve(layer, x, targets) if isinstance(layer, nn.Conv2d) else leaky_relu(layer(x, targets))
         return x.mean((2, 3))

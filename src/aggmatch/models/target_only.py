@@ -1,10 +1,10 @@
-"""Layers for a batch of which the last images take part without learning: only their targets are wanted.
+"""Layers for a batch whose last images are target-only: the network predicts them but does not learn from them.
 
-All images together make BatchNorm's statistics. In the gradient, those that learn stand for all of them: images that
-do not learn have no backward pass, but the weights that move their activations are the same, so the statistics are
-taken to move as those of the learning images do. Like the exact gradient, that of the learning images then has no part
-along the shift and the scale of what is normalised, which the norm takes away again. Taking the share of the others in
-the statistics as a constant instead is no descent direction: the gradient then believes that it can change both
+BatchNorm's statistics come from all images. Target-only images have no backward pass, so in the gradient the other
+images, which learn, represent all: the same weights act on both, and the statistics are assumed to change as those of
+the learning images do. Like the exact gradient, this gradient has no part along the shift and the scale of the input
+of the norm, which the norm removes. To treat the contribution of target-only images to the statistics as a constant
+would not be a descent direction: that gradient acts as if shift and scale could change
 (docs/decisions/0004-images-that-only-give-targets.md).
 """
 
@@ -15,74 +15,63 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 SLOPE = 0.1
-"""Of the leaky ReLU."""
+"""Slope of the leaky ReLU for negative values."""
 
 
 def leaky_relu(x: Tensor) -> Tensor:
-    """x where positive, 0.1·x elsewhere."""
+    """Return x where it is positive, 0.1·x elsewhere."""
     return F.leaky_relu(x, SLOPE)
 
 
 def convolve(layer: nn.Conv2d, x: Tensor, targets: int) -> Tensor:
-    """The layer's output; no backward pass is spent on the last `targets` images."""
+    """Return the layer's output, without a backward pass for the last `targets` images."""
     if not targets:
         return layer(x)
     with torch.no_grad():
-        still = layer(x[-targets:])
-    return torch.cat([layer(x[:-targets]), still])
+        constant = layer(x[-targets:])
+    return torch.cat([layer(x[:-targets]), constant])
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """BatchNorm over all images of a batch, of which the last ones may pass no gradient on."""
+    """BatchNorm over all images of a batch, whose last images may be target-only."""
 
     def forward(self, x: Tensor, targets: int = 0) -> Tensor:
-        """(N, C, H, W) → (N, C, H, W); the last `targets` images get no gradient."""
+        """Return x (N, C, H, W), normalised; the last `targets` images get no gradient."""
         if not (targets and self.training and torch.is_grad_enabled()):
             return super().forward(x)
-        running = self.running_mean, self.running_var
-        shared: Tensor = SharedStatistics.apply(  # type: ignore[no-untyped-call]
-            x, self.weight, self.bias, *running, self.momentum, self.eps, len(x) - targets
-        )
-        return shared
+        y: Tensor = SharedStatistics.apply(x, self.weight, self.bias, self, len(x) - targets)  # type: ignore[no-untyped-call]
+        return y
 
 
 class SharedStatistics(torch.autograd.Function):
-    """BatchNorm with the statistics of all images, whose backward pass sees the first `learned` alone.
+    """BatchNorm with the statistics of all images and a backward pass for the first `learned` images only.
 
-    What it passes on is the gradient less its projection on 1 and x over those images, as in plain BatchNorm: hence the
-    plain formula, with their own statistics. Only the scale of the result is that of the forward pass.
+    The gradient of its input is the incoming gradient minus its projection on 1 and x over those images, as in plain
+    BatchNorm. So it uses the plain formula with the statistics of those images, and the scale of the forward pass.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        running_mean: Tensor,
-        running_var: Tensor,
-        momentum: float,
-        eps: float,
-        learned: int,
-    ) -> Tensor:
-        """Normalises with the statistics of the batch, and moves the running ones."""
-        y, mean, inverse = torch.native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, learned: int) -> Tensor:
+        """Normalise by the statistics of the batch, and update the running statistics."""
+        y, mean, inverse = torch.native_batch_norm(
+            x, weight, bias, norm.running_mean, norm.running_var, True, norm.momentum or 0.0, norm.eps
+        )
         ctx.save_for_backward(x[:learned], weight, mean, inverse)
-        ctx.eps, ctx.learned, ctx.batch = eps, learned, len(x)
+        ctx.eps, ctx.learned, ctx.batch = norm.eps, learned, len(x)
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of x, 0 for the images that do not learn, and of weight and bias."""
+        """Return the gradients of x, which is 0 for target-only images, and of weight and bias."""
         x, weight, mean, inverse = ctx.saved_tensors
         gradient = gradients[0][: ctx.learned]
         variance, own_mean = torch.var_mean(x.to(mean.dtype), (0, 2, 3), correction=0)
         own_inverse = torch.rsqrt(variance + ctx.eps)
-        wider = inverse / own_inverse
+        ratio = inverse / own_inverse
         found, along, bias_found = torch.ops.aten.native_batch_norm_backward(
-            gradient, x, weight * wider, None, None, own_mean, own_inverse, True, ctx.eps, [True, True, True]
+            gradient, x, weight * ratio, None, None, own_mean, own_inverse, True, ctx.eps, [True, True, True]
         )
-        weight_found = wider * along + inverse * (own_mean - mean) * bias_found
+        weight_found = ratio * along + inverse * (own_mean - mean) * bias_found
         padded = gradient.new_zeros(ctx.batch, *x.shape[1:])
         padded[: ctx.learned] = found
-        return padded, weight_found, bias_found, None, None, None, None, None
+        return padded, weight_found, bias_found, None, None

@@ -1,4 +1,4 @@
-"""Wide residual networks as FixMatch trains them: pre-activation, leaky ReLU, slow BatchNorm statistics."""
+"""Wide residual networks as in FixMatch: pre-activation, leaky ReLU, slow BatchNorm statistics."""
 
 import math
 from collections.abc import Callable
@@ -15,22 +15,22 @@ LARGE = 37
 
 
 def batch_norm(channels: int) -> BatchNorm:
-    """BatchNorm with the running statistics of FixMatch's (momentum 0.999 in TensorFlow's convention)."""
+    """Return BatchNorm with FixMatch's momentum, 0.999 in TensorFlow's convention."""
     return BatchNorm(channels, eps=1e-3, momentum=1e-3)
 
 
 def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution without bias, drawn from a normal distribution of variance 2 / fan-out."""
+    """Return a convolution without bias, with weights from a normal distribution of variance 2 / fan-out."""
     layer = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
     nn.init.normal_(layer.weight, std=math.sqrt(2 / (size * size * outputs)))
     return layer
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions around a shortcut, each after BatchNorm and activation.
+    """Two 3×3 convolutions, each after BatchNorm and activation, and a shortcut around them.
 
-    The residual branch always gets the activated input. The shortcut gets the raw one, but for the very first block of
-    the network (`activate_shortcut`).
+    The residual branch gets the activated input. The shortcut gets the raw input, except in the first block of the
+    network (`activate_shortcut`).
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, activate_shortcut: bool) -> None:
@@ -43,7 +43,7 @@ class Block(nn.Module):
         self.shortcut = convolution(inputs, outputs, 1, stride) if inputs != outputs else None
 
     def forward(self, x: Tensor, targets: int = 0) -> Tensor:
-        """(B, inputs, H, W) → (B, outputs, H/stride, W/stride)."""
+        """Return (B, outputs, H/stride, W/stride) for x (B, inputs, H, W)."""
         activated = leaky_relu(self.norm1(x, targets))
         shortcut = activated if self.activate_shortcut else x
         if self.shortcut is not None:
@@ -53,9 +53,9 @@ class Block(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """WRN-depth-width: three stages of (depth − 4)/6 blocks with 16, 32 and 64 times `width` channels.
+    """WRN-depth-width: three stages of (depth − 4)/6 blocks, with 16, 32 and 64 times `width` channels.
 
-    WRN-37 is the variant for larger images such as STL-10's: four stages of four blocks, of which the first halves the
+    WRN-37 is the variant for larger images such as STL-10's: four stages of four blocks, and the first stage halves the
     image too.
     """
 
@@ -76,15 +76,15 @@ class WideResNet(nn.Module):
                 self.blocks.append(Block(inputs, widths[stage + 1], stride, activate_shortcut=first and stage == 0))
         self.norm = batch_norm(widths[-1])
         self.features = widths[-1]
-        self.fusible = width & (width - 1) == 0 and not large  # the kernels' tiles are powers of 2
+        self.fusible = width & (width - 1) == 0 and not large  # tiles of the kernels are powers of 2
 
     @classmethod
     def from_numbers(cls, channels: int, depth: int, width: int) -> Self:
-        """The network called `wrn-DEPTH-WIDTH`."""
+        """Return the network called `wrn-DEPTH-WIDTH`."""
         return cls(depth, width, channels)
 
     def forward(self, x: Tensor, targets: int = 0) -> Tensor:
-        """Images (B, C, H, W) → features (B, 64·width); the last `targets` images get no gradient."""
+        """Return features (B, 64·width) of images (B, C, H, W); the last `targets` images get no gradient."""
         fused = fused_pass() if self.training and self.fusible and x.is_cuda else None
         if fused is not None:
             return fused(self, x, targets)
@@ -100,7 +100,7 @@ class WideResNet(nn.Module):
 
 @cache
 def fused_pass() -> Callable[[WideResNet, Tensor, int], Tensor] | None:
-    """The training pass in fused kernels; None without Triton."""
+    """Return the training pass in fused kernels; None without Triton."""
     if not triton_works():
         return None
     from aggmatch.models.fused import fused_features

@@ -1,17 +1,15 @@
-"""A figure with its words, the house style of all figures, and their form as SVG, PNG or PDF.
-
-Figures are drawn once and read in a light and a dark page alike: nothing has a background, everything that is not data
-is drawn in `FOREGROUND`, which becomes `currentColor` in SVG, and the colours of data stand off from black and white.
-"""
+"""What a figure is made of: plots with their words, helpers to draw them, and their form as SVG, PNG or PDF."""
 
 import io
 import re
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from textwrap import wrap
+from typing import Any, NamedTuple, TypeVar
+from warnings import catch_warnings, filterwarnings
 from zlib import crc32
 
 import numpy as np
@@ -20,98 +18,64 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from numpy.typing import NDArray
 
-FOREGROUND = "#010203"
-"""Text, axes and marks: a black that nothing else uses, so that it can be found again in the SVG."""
-FAINT = 0.15
-"""Opacity of grid lines."""
-
-BLUE, ORANGE, TEAL, RED, PURPLE, BROWN = "#2878d0", "#e0701a", "#12967a", "#d6402b", "#9467bd", "#a5603c"
-PINK, GREY, GOLD, CYAN, OLIVE, GREEN = "#cf5f9f", "#8a8a8a", "#b08a00", "#1fa3b8", "#6f9a1c", "#1a9850"
-
-ACCENT = BLUE
-"""Colour of a quantity that belongs to no method."""
-RIGHT, WRONG, NEUTRAL = GREEN, RED, GREY
-"""Right answers, mistakes, everything else. Never told apart by colour alone."""
-METHOD_COLORS = {
-    "aggmatch": BLUE,
-    "fixmatch": ORANGE,
-    "featmatch": TEAL,
-    "paws": PURPLE,
-    "uda": PINK,
-    "mixmatch": GOLD,
-    "mean_teacher": CYAN,
-    "pi_model": OLIVE,
-    "pseudo_label": BROWN,
-    "supervised": GREY,
-}
-"""One colour a method, in every figure. AggMatch and FixMatch, compared most often, differ for everyone."""
-OTHER_COLORS = ("#5b6ee1", "#c0504d", "#4f9d69", "#a87ca0")
-"""Colours of methods from elsewhere."""
-CLASS_COLORS = (BLUE, ORANGE, TEAL, RED, PURPLE, BROWN, PINK, GREY, GOLD, CYAN)
-"""Colours of classes, repeated where there are more."""
-LINES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
-"""Line styles that tell groups of runs of one method apart."""
+from aggmatch.data.images import UNKNOWN
+from aggmatch.errors import AggMatchError
+from aggmatch.report.style import (
+    ACCENT,
+    CLASS_COLORS,
+    CLASS_MARKS,
+    FOREGROUND,
+    LINES,
+    MARKS,
+    METHOD_COLORS,
+    NEUTRAL,
+    OTHER_COLORS,
+    PAGE_FONT,
+    RIGHT,
+    STYLE,
+    THEMES,
+    WRONG,
+)
+from aggmatch.runs.stats import conditions, grouped
+from aggmatch.runs.stored import StoredRun
 
 PHONE = 3.75
-"""Inches across which a phone shows a plot in its own size: no plot is wider."""
-LONGEST = 120
-"""Characters in a slug; file systems allow twice as many in a name."""
+"""Inches that a phone shows without scaling: no plot is wider."""
+LETTER = 0.075
+"""Width of a letter of a legend or heading, in inches, about."""
 MANY = 20
-"""More classes than this are not named or numbered one by one."""
+"""More classes than this are not named one by one."""
+LONGEST = 120
+"""Characters of a slug; file systems allow twice as many in a name."""
 
-STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.titlesize": 9.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelsize": 9,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8.5,
-    "legend.frameon": False,
-    "legend.labelcolor": FOREGROUND,
-    "text.color": FOREGROUND,
-    "axes.edgecolor": FOREGROUND,
-    "axes.labelcolor": FOREGROUND,
-    "axes.titlecolor": FOREGROUND,
-    "xtick.color": FOREGROUND,
-    "ytick.color": FOREGROUND,
-    "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": FOREGROUND,
-    "grid.alpha": FAINT,
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 1.6,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
-    "figure.constrained_layout.use": True,
-    "image.interpolation": "none",
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "aggmatch",  # the same figure gives the same file
-    "text.parse_math": False,  # a dollar sign in a class name is a dollar sign
-}
-"""The house style."""
+CONFUSED_PAIRS = (("cat", "dog"), ("deer", "horse"), ("airplane", "bird"), ("automobile", "truck"))
+"""Classes that the paper names as often confused."""
+BARS = 10
+"""Most classes in a bar chart: of more, those with the largest probabilities."""
 
-PAGE_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, 'DejaVu Sans', sans-serif"
-THEMES = "<style>:root { color: #1a1a1a } @media (prefers-color-scheme: dark) { :root { color: #e6e6e6 } }</style>"
-"""Foreground of an SVG that stands alone in its file."""
+Thing = TypeVar("Thing")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
 class Plot:
-    """One drawing, at most `PHONE` wide, with everything a reader needs to understand it alone."""
+    """One drawing, at most `PHONE` wide, with everything a reader needs to understand it alone.
+
+    Example: `Plot("average", figure, heading="digits, 40 labels")`.
+    """
 
     name: str
     """What tells it from the other plots of its panel, such as "average"; empty if it is the only one."""
     figure: Figure
     heading: str = ""
-    """Text above it, which the page sets in its own lines."""
+    """Text above it. The page breaks it into lines; a file has it in the drawing."""
+
+    def __post_init__(self) -> None:
+        width = self.figure.get_figwidth()
+        if width > PHONE:
+            raise AggMatchError(f"Plot '{self.name}' is {width:g} inches wide; it must fit a phone: {PHONE} at most.")
 
 
 @dataclass(frozen=True)
@@ -126,27 +90,84 @@ class Panel:
     plots: Sequence[Plot]
 
 
+def each(make: Callable[[Thing], Made | None], things: Iterable[Thing]) -> Iterator[Made]:
+    """Yield what `make` makes of each thing, then raise the reasons for what it could not make as one error.
+
+    make: returns None if there is nothing to make, and raises an `AggMatchError` if it cannot make something.
+    """
+    reasons: dict[str, None] = {}
+    for thing in things:
+        try:
+            made = make(thing)
+        except AggMatchError as error:
+            reasons[str(error)] = None
+        else:
+            if made is not None:
+                yield made
+    if reasons:
+        raise AggMatchError(" ".join(reasons))
+
+
 # Drawing ----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Within, matplotlib draws in the house style.
+    """Within, matplotlib draws in the house style; also a decorator of functions that draw.
 
-    It keeps quiet about characters that its font lacks: in an SVG they stay text, and a browser finds another font.
+    Characters that the font lacks cause no warnings: in an SVG they stay text, and a browser finds another font.
     """
-    with style.context(["default", STYLE]), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
+    with style.context(["default", STYLE]), catch_warnings():
+        filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
         yield
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches; to be called and drawn on within `house_style`."""
+    """An empty figure, its size in inches. Call it and draw on it within `house_style`."""
     return Figure(figsize=(width, height))
 
 
-def method_color(method: str) -> str:
-    """The colour of a method, always the same."""
+def heat_map(axes: Axes, values: np.ndarray[Any, Any], color: str = ACCENT, power: float = 1.0) -> AxesImage:
+    """Draw a matrix of shares in [0, 1] as squares. The opacity is share ** power, so 0 shows the page itself."""
+    red, green, blue = to_rgb(color)
+    shades = ListedColormap([(red, green, blue, opacity) for opacity in np.linspace(0, 1, 256)])
+    image = axes.imshow(values, cmap=shades, norm=PowerNorm(power, 0, 1))
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set(visible=True, alpha=0.3)
+    return image
+
+
+def picture(axes: Axes, pixels: np.ndarray[Any, Any], color: str = FOREGROUND, width: float = 0.7) -> None:
+    """Draw an image (C, H, W) with values from 0 to 255, in a frame."""
+    shown = pixels.transpose(1, 2, 0)
+    axes.imshow(shown[..., 0] if shown.shape[-1] == 1 else shown, cmap="gray", vmin=0, vmax=255)
+    axes.grid(visible=False)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set(visible=True, color=color, linewidth=width)
+
+
+def legend(figure: Figure, handles: Mapping[str, Any]) -> None:
+    """Draw a legend below the figure in as many columns as fit. The figure grows by each line after the first."""
+    width = figure.get_figwidth()
+    names = ["\n".join(wrap(name, int((width - 0.6) / LETTER))) for name in handles]
+    longest = max((len(line) for name in names for line in name.split("\n")), default=0)
+    columns = max(int(width / (0.5 + LETTER * longest)), 1)
+    rows, wrapped = -(-len(names) // columns), sum(name.count("\n") for name in names)
+    figure.set_figheight(figure.get_figheight() + 0.19 * (rows - 1) + 0.165 * wrapped)
+    figure.legend(list(handles.values()), names, loc="outside lower center", ncols=columns)
+
+
+def short(name: str, letters: int = 14) -> str:
+    """A name, cut if it is too long for its place."""
+    return name if len(name) <= letters else f"{name[: letters - 1]}…"
+
+
+# Runs and classes ---------------------------------------------------------------------------------------------------
+
+
+def method_colors(method: str) -> tuple[str, str, str]:
+    """The shades of a method, always the same ones."""
     return METHOD_COLORS.get(method) or OTHER_COLORS[crc32(method.encode()) % len(OTHER_COLORS)]
 
 
@@ -155,90 +176,148 @@ def class_color(number: int) -> str:
     return CLASS_COLORS[number % len(CLASS_COLORS)]
 
 
-def shades(color: str) -> ListedColormap:
-    """A map from nothing at all to a colour: 0 shows the page, light or dark, through it."""
-    red, green, blue = to_rgb(color)
-    return ListedColormap([(red, green, blue, opacity) for opacity in np.linspace(0, 1, 256)])
+def class_mark(number: int) -> str:
+    """The mark of a class."""
+    return CLASS_MARKS[number // len(CLASS_COLORS) % len(CLASS_MARKS)]
 
 
-def heat_map(axes: Axes, values: np.ndarray[Any, Any], color: str = ACCENT, power: float = 1.0) -> AxesImage:
-    """A matrix of shares as squares; the share raised to a power is the opacity."""
-    image = axes.imshow(values, cmap=shades(color), norm=PowerNorm(power, 0, 1))
-    axes.grid(visible=False)
-    axes.tick_params(length=0)
-    axes.spines[:].set(visible=True, alpha=0.3)
-    return image
+class Look(NamedTuple):
+    """How a run is drawn."""
+
+    color: str
+    line: Any
+    mark: str
 
 
-def legend(figure: Figure, handles: Mapping[str, Any]) -> None:
-    """Names of what is drawn, in as many columns as fit below the figure, which grows by every further line of them."""
-    longest = max(map(len, handles), default=0)
-    columns = max(int(figure.get_figwidth() / (0.5 + 0.075 * longest)), 1)  # inches of a handle and of a character
-    figure.set_figheight(figure.get_figheight() + 0.19 * ((len(handles) - 1) // columns))
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns)
+def looks(runs: Sequence[StoredRun]) -> dict[StoredRun, Look]:
+    """The look of each run. Runs of one group look the same under every condition.
+
+    The first variant of a method has the method's own colour and a solid line; further ones have other shades of it,
+    other lines and other marks.
+    """
+    found: dict[StoredRun, Look] = {}
+    groups: dict[str, Look] = {}
+    variants: Counter[str] = Counter()
+    for part in conditions(runs).values():
+        for name, group in grouped(part).items():
+            method = group[0].method
+            if name not in groups:
+                colors, number = method_colors(method), variants[method]
+                mark = MARKS[len(groups) % len(MARKS)]
+                groups[name] = Look(colors[number % len(colors)], LINES[number % len(LINES)], mark)
+                variants[method] += 1
+            found |= dict.fromkeys(group, groups[name])
+    return found
 
 
-def name_classes(axes: Axes, classes: Sequence[str], *, x: bool = True, y: bool = True) -> None:
-    """Names of the classes along the sides of a heat map, unless there are many."""
-    places = range(len(classes)) if len(classes) <= MANY else []
-    names = list(classes) if places else []
+def pairs_among(classes: Sequence[str]) -> list[tuple[int, int]]:
+    """Numbers of both classes of each confused pair that the data set has."""
+    return [
+        (classes.index(first), classes.index(second))
+        for first, second in CONFUSED_PAIRS
+        if first in classes and second in classes
+    ]
+
+
+def name_classes(axes: Axes, classes: Sequence[str]) -> None:
+    """Write the names of the classes along two sides of a heat map, unless there are many."""
+    names = [short(name) for name in classes] if len(classes) <= MANY else []
     long = max(map(len, classes)) > 2
     turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if long else {}
-    axes.set_xticks(places, names if x else [""] * len(names), **turned)
-    axes.set_yticks(places, names if y else [""] * len(names))
+    axes.set_xticks(range(len(names)), names, **turned)
+    axes.set_yticks(range(len(names)), names)
 
 
-def picture(axes: Axes, pixels: np.ndarray[Any, Any], color: str = FOREGROUND, width: float = 0.7) -> None:
-    """An image (C, H, W) of grey levels 0 to 255 in a frame."""
-    shown = pixels.transpose(1, 2, 0)
-    axes.imshow(shown[..., 0] if shown.shape[-1] == 1 else shown, cmap="gray", vmin=0, vmax=255)
-    axes.grid(visible=False)
-    axes.set(xticks=[], yticks=[])
-    axes.spines[:].set(visible=True, color=color, linewidth=width)
+def shown_classes(distributions: Sequence[NDArray[np.float32]], truth: int) -> list[int]:
+    """Classes to draw bars for: all if they are few, else those with the largest probabilities and the true one."""
+    largest = np.maximum.reduce(list(distributions))
+    ranked = sorted(range(len(largest)), key=lambda number: (number != truth, -largest[number]))
+    return sorted(ranked[:BARS])
+
+
+def draw_distributions(
+    row: Sequence[Axes], distributions: Sequence[NDArray[np.float32]], truth: int, classes: Sequence[str]
+) -> None:
+    """Draw class distributions as bar charts that share their rows; names are left of the first chart.
+
+    The true class is green and has a dotted line, a wrong favourite is red.
+    """
+    shown = shown_classes(distributions, truth)
+    for axes, probs in zip(row, distributions, strict=True):
+        favorite = {int(probs.argmax()): ACCENT if truth == UNKNOWN else WRONG}
+        colors = [RIGHT if number == truth else favorite.get(number, NEUTRAL) for number in shown]
+        axes.barh(range(len(shown)), probs[shown], color=colors)
+        names = [short(classes[number]) for number in shown] if axes is row[0] else []
+        axes.set_yticks(range(len(names)), names, size=7)
+        axes.set(xlim=(0, 1), xticks=[], ylim=(len(shown) - 0.5, -0.5))
+        if truth != UNKNOWN:
+            axes.axhline(shown.index(truth), color=FOREGROUND, linewidth=0.6, alpha=0.5, linestyle=(0, (1, 2)))
+        axes.tick_params(length=0)
+        axes.grid(visible=False)
 
 
 # Files ------------------------------------------------------------------------------------------------------------
 
 
 def svg(plot: Plot, anchor: str, title: str) -> str:
-    """A plot as inline SVG: no background, the colours of the page, ids that start with the anchor."""
+    """Return a plot as an SVG element: no background, the colours of the page, ids that start with the anchor."""
     buffer = io.StringIO()
     with house_style():
         plot.figure.savefig(buffer, format="svg", metadata={"Date": None})
     return inline(buffer.getvalue(), anchor, title)
 
 
-def inline(source: str, name: str, title: str) -> str:
+def inline(source: str, anchor: str, title: str) -> str:
     """Matplotlib's SVG file as an element of a page."""
     element = source[source.index("<svg") :].strip()
     element = re.sub(r"<metadata>.*?</metadata>\s*|<style .*?</style>", "", element, flags=re.DOTALL)
     element = re.sub(r'(<image [^>]*?) id="[^"]*"', r"\1", element)  # a picture shown twice has its id twice
-    element = re.sub(r'\bid="', f'id="{name}-', element)
-    element = re.sub(r'(url\(#|xlink:href="#)', rf"\g<1>{name}-", element)
+    element = re.sub(r'\bid="', f'id="{anchor}-', element)
+    element = re.sub(r'(url\(#|xlink:href="#)', rf"\g<1>{anchor}-", element)
     element = element.replace(FOREGROUND, "currentColor").replace("'DejaVu Sans'", PAGE_FONT)
     strokes = "stroke-linejoin: round; stroke-linecap: butt"  # on the element: a style sheet would reach the whole page
     return element.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" style="{strokes}" ', 1)
 
 
 def files(panel: Panel, kind: str) -> Iterator[tuple[str, bytes]]:
-    """Name and content of an `svg`, `png` or `pdf` file for each plot; on white if the format has no themes."""
+    """Yield name and content of a file for each plot.
+
+    kind: `svg`, `png` or `pdf`; the last two have a white background.
+
+    Example: `for name, content in files(panel, "png"): Path(name).write_bytes(content)`.
+    """
     for plot in panel.plots:
         name = f"{panel.name}-{plot.name}" if plot.name else panel.name
         yield f"{name}.{kind}", file_bytes(plot, panel.title, kind)
 
 
 def file_bytes(plot: Plot, title: str, kind: str) -> bytes:
-    """The content of a file that holds a plot."""
-    if kind == "svg":
-        head, rest = svg(plot, "plot", title).split(">", 1)
-        return f'<?xml version="1.0" encoding="utf-8"?>\n{head}>{THEMES}{rest}\n'.encode()
-    buffer = io.BytesIO()
-    with house_style():
+    """The content of a file that holds a plot under its heading."""
+    with house_style(), heading_drawn(plot):
+        if kind == "svg":
+            head, rest = svg(plot, "plot", title).split(">", 1)
+            return f'<?xml version="1.0" encoding="utf-8"?>\n{head}>{THEMES}{rest}\n'.encode()
+        buffer = io.BytesIO()
         plot.figure.savefig(buffer, format=kind, dpi=200, facecolor="white")
-    return buffer.getvalue()
+        return buffer.getvalue()
+
+
+@contextmanager
+def heading_drawn(plot: Plot) -> Iterator[None]:
+    """Within, the figure is higher by its heading, which is drawn at the top."""
+    figure, height = plot.figure, plot.figure.get_figheight()
+    lines = wrap(plot.heading, int(figure.get_figwidth() / LETTER))
+    if not lines:
+        yield
+        return
+    figure.set_figheight(height + 0.16 * len(lines) + 0.08)
+    text = figure.suptitle("\n".join(lines), x=0.02, ha="left", size=9, in_layout=True)
+    yield
+    text.set(text="", in_layout=False)
+    figure.set_figheight(height)
 
 
 def slug(text: str) -> str:
-    """A text as part of a file name and anchor; a long one is cut and told from others by a checksum."""
+    """A text as part of a file name and anchor; a long one is cut and ends with a checksum."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 9]}-{crc32(text.encode()):08x}"

@@ -1,165 +1,61 @@
-"""One self-contained page on one or several runs: what training did, how far to trust the result, how to repeat it.
+"""A self-contained HTML page on one or several runs: what training did, how far to trust it, how to repeat it.
 
-The page is made of what the run folders hold. Parts that cannot be made (the data set is not at hand, the run is not
-finished) are left out and named. It loads nothing from anywhere.
+The page is made from the run folders alone and loads nothing. Parts that cannot be made (the data set is missing, the
+run is not finished) are left out, with the reason.
 """
 
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from time import monotonic
-from types import ModuleType
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from aggmatch import __version__
+from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
-from aggmatch.report import attention, configuration, curves, doubts, embedding, labels, predictions
-from aggmatch.report.figure import Panel
-from aggmatch.report.pieces import Strip, cut
-from aggmatch.report.pseudo_labels import has_queue
-from aggmatch.report.style import looks
-from aggmatch.report.summary import (
-    Standing,
-    accuracies,
-    mean_and_spread,
-    pairs,
-    standing,
-    verdict,
-    verdict_of_several,
-)
-from aggmatch.report.test_results import (
-    THRESHOLDS,
-    Accepted,
-    ClassResult,
-    Paired,
-    accepted,
-    class_results,
-    paired,
-    tried,
-)
-from aggmatch.report.warnings import Concern, concerns, concerns_of_several
-from aggmatch.runs.stored import RunRecord, Tell, conditions, first_folds, grouped, no_snapshots, silent
+from aggmatch.files import write_atomically
+from aggmatch.methods import load_method
+from aggmatch.report import figures, summary, test_results, warnings
+from aggmatch.report.figure import Panel, looks, svg
+from aggmatch.report.test_results import Progress, silent
+from aggmatch.runs.stats import best_pairs, conditions, first_of_groups, grouped
+from aggmatch.runs.stored import StoredRun, read_runs
 from aggmatch.tables import duration, plural
 
-HALF = 400
-"""Width in points below which figures may shrink a little so that two share a row."""
+PAUSE = 4
+"""Seconds between two looks at runs that are watched, and after which an open page reloads itself."""
+SHOWN_AS_TABLE = "class_accuracy"
+"""The figure that a page on one run leaves out: its table of classes holds the same numbers."""
 
 
-@dataclass(frozen=True)
-class Chapter:
-    """A part of the page: analyses that belong together, and how to read them."""
+def page(
+    runs: Sequence[StoredRun],
+    *,
+    others: Sequence[summary.Other] = (),
+    progress: Progress = silent,
+    quick: bool = False,
+    refresh: int | None = None,
+) -> str:
+    """Make the page as HTML.
 
-    anchor: str
-    title: str
-    lead: str
-    analyses: tuple[ModuleType, ...]
-    quick: bool = False
-    """Whether it needs no network to be run, so that it is made while runs are watched."""
+    runs: at least one; several are compared. others: results that are not runs, as (name, accuracy in percent on the
+    same labels and test images), shown beside several runs. progress: called with a line of text for each part.
+    quick: leave out what needs a network to be run. refresh: seconds after which the page reloads itself.
 
-
-CHAPTERS = (
-    Chapter(
-        "training",
-        "What happened during training",
-        "Test accuracy is the result; the other curves say how it came about. Healthy pseudo labels gain coverage "
-        "without losing precision.",
-        (curves,),
-        quick=True,
-    ),
-    Chapter(
-        "predictions",
-        "What it gets right, and how sure it is",
-        "Overall accuracy hides weak classes. Confidence is worth something only where sure predictions are right more "
-        "often than unsure ones.",
-        (predictions,),
-    ),
-    Chapter(
-        "pseudo-labels",
-        "Pseudo labels up close",
-        "Unlabelled images as the method labels them for itself, against the truth, which it never sees.",
-        (labels, doubts),
-    ),
-    Chapter(
-        "attention",
-        "Where aggregation looks",
-        "A pseudo label is refined by similar images in the queue. The more a class attends to itself, the better.",
-        (attention,),
-    ),
-    Chapter(
-        "features",
-        "How classes come apart",
-        "Images that the network takes for alike lie close together. Mixed groups are the classes it confuses.",
-        (embedding,),
-    ),
-)
-
-
-@dataclass(frozen=True)
-class Illustration:
-    """A figure as it stands in the page."""
-
-    anchor: str
-    title: str
-    caption: str
-    strips: list[Strip]
-
-    @property
-    def width(self) -> float:
-        """Natural width in points."""
-        return max(strip.width for strip in self.strips)
-
-    @property
-    def half(self) -> bool:
-        """Whether two may share a row."""
-        return self.width < HALF
-
-
-@dataclass
-class Told:
-    """A chapter that was made."""
-
-    chapter: Chapter
-    illustrations: list[Illustration] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    """Why something is missing."""
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A finished run whose model was tried on the test images."""
-
-    name: str
-    classes: list[ClassResult]
-    accepted: list[Accepted]
-
-
-@dataclass
-class Tables:
-    """What is told in tables rather than figures."""
-
-    judged: list[Judged] = field(default_factory=list)
-    paired: list[Paired] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    """Why something is missing."""
-
-    def by_confidence(self) -> list[tuple[float, list[Accepted | None]]]:
-        """A row for each threshold: what every run accepts, None where it accepts nothing."""
-        found = [{row.threshold: row for row in judged.accepted} for judged in self.judged]
-        return [(threshold, [rows.get(threshold) for rows in found]) for threshold in THRESHOLDS]
-
-
-def page(runs: Sequence[RunRecord], *, tell: Tell = silent, quick: bool = False, refresh: int | None = None) -> str:
-    """The page as HTML. `quick` leaves out what needs networks to be run; `refresh` is the seconds to its reload."""
-    tables = Tables() if quick else make_tables(runs, tell)
-    chapters = [told for chapter in CHAPTERS if (told := tell_chapter(chapter, runs, tell, quick))]
-    looked = looks(runs)
-    views = [view(run, looked[run].color) for run in runs]
+    Example: `Path("report.html").write_text(page(read_runs([Path("runs/mine")])))`.
+    """
+    tables = Tables() if quick else make_tables(runs, progress)
+    chapters = list(make_chapters(runs, tables, progress, quick))
+    ranked = summary.charts(runs, others) if len(runs) > 1 else []
+    look = looks(runs)
+    firsts = first_of_groups(runs)
     environment = Environment(loader=PackageLoader("aggmatch.report"), autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
     environment.filters |= {
@@ -171,18 +67,19 @@ def page(runs: Sequence[RunRecord], *, tell: Tell = silent, quick: bool = False,
     script = read_template(environment, "report.js")
     return environment.get_template("report.html").render(
         title=title(runs),
-        verdict=verdict(runs[0]) if len(runs) == 1 else verdict_of_several(runs),
-        runs=views,
-        network=" and ".join(sorted({each.now.network for each in views})),
-        finished=all(each.now.finished for each in views),
-        groups=groups(runs),
-        concerns=collect_concerns(runs),
+        verdict=summary.verdict_of_several(ranked) if ranked else summary.verdict(runs[0]),
+        charts=ranked,
+        colors={bar.name: look[bar.run].color for chart in ranked for bar in chart.bars if bar.run},
+        runs=[view(run, look[run].color) for run in runs],
+        network=" and ".join(sorted({summary.NETWORKS[run.settings.train.evaluated] for run in runs})),
+        warnings=collect_warnings(runs),
         chapters=chapters,
         tables=tables,
-        left_out=[] if quick else [words for run in first_folds(runs) for words in left_out(run)],
-        class_tables=list(class_tables(runs)) if len(runs) > 1 else [],
-        differences=configuration.difference_rows(first_folds(runs)),
-        difference_names=[run.name for run in first_folds(runs)],
+        thresholds=test_results.THRESHOLDS,
+        left_out=[] if quick else [reason for run in firsts for reason in left_out(run)],
+        class_tables=list(class_tables(runs)) if ranked else [],
+        differences=summary.difference_rows(firsts),
+        difference_names=[run.name for run in firsts],
         quick=quick,
         refresh=refresh,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -193,16 +90,43 @@ def page(runs: Sequence[RunRecord], *, tell: Tell = silent, quick: bool = False,
     )
 
 
-def read_template(environment: Environment, name: str) -> str:
-    """The text of a file beside the template, as it is."""
-    assert environment.loader
-    return environment.loader.get_source(environment, name)[0]
+def watch(
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    changes: Sequence[Layer] = (),
+    allow: Iterable[str] = (),
+    download: bool = False,
+    progress: Progress = silent,
+    pause: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Rewrite the page whenever a run has logged more, until all are finished; return whether they are.
+
+    While a run trains, the page leaves out what needs a network to be run; the last page is complete. Ctrl-C leaves a
+    page of the current state.
+    """
+    allowed, shown = list(allow), ""
+    runs = read_runs(paths, changes, allow=allowed, download=download)
+    try:
+        while not all(run.finished for run in runs):
+            state = ", ".join(f"{run.name} step {run.steps:,} of {run.settings.train.steps:,}" for run in runs)
+            if state != shown:
+                write_atomically(out, page(runs, quick=True, refresh=PAUSE).encode())
+                progress(state)
+                shown = state
+            pause(PAUSE)
+            runs = read_runs(paths, changes, allow=allowed, download=download)
+        write_atomically(out, page(runs, progress=progress).encode())
+    except KeyboardInterrupt:
+        write_atomically(out, page(runs, quick=True).encode())
+        return False
+    return True
 
 
-# Words and figures of the runs ------------------------------------------------------------------------------------
+# Words and numbers ------------------------------------------------------------------------------------------------
 
 
-def title(runs: Sequence[RunRecord]) -> str:
+def title(runs: Sequence[StoredRun]) -> str:
     """What the page is about."""
     if len(runs) == 1:
         return f"{runs[0].method} on {runs[0].condition}"
@@ -211,148 +135,177 @@ def title(runs: Sequence[RunRecord]) -> str:
     return f"{len(runs)} runs on {', '.join(dict.fromkeys(run.data_name for run in runs))}"
 
 
-@dataclass(frozen=True)
-class View:
-    """A run as the template shows it."""
-
-    name: str
-    path: str
-    method: str
-    fold: int
-    seed: int
-    color: str
-    now: Standing
-    summary: dict[str, Any]
-    departures: list[configuration.Row]
-    settings: list[configuration.Row]
-    command: str
-
-
-def view(run: RunRecord, color: str) -> View:
-    """Everything about one run that stands in tables and lists."""
-    settings = configuration.setting_rows(run)
-    return View(
-        name=run.name,
-        path=str(run.path),
-        method=run.method,
-        fold=run.fold,
-        seed=run.settings.train.seed,
-        color=color,
-        now=standing(run),
-        summary=run.summary or {},
-        departures=[row for row in settings if row.departs],
-        settings=settings,
-        command=configuration.command(run),
-    )
+def view(run: StoredRun, color: str) -> dict[str, Any]:
+    """What the templates show of one run in tables and lists."""
+    images = summary.test_images(run)
+    return {
+        "run": run,
+        "color": color,
+        "images": images,
+        "right": summary.correct(run.accuracy, images),
+        "interval": summary.interval_of(run.accuracy, images),
+        "precision": run.pseudo_labels("precision"),
+        "coverage": run.pseudo_labels("coverage"),
+        "settings": summary.setting_rows(run),
+        "command": summary.command(run),
+    }
 
 
-def groups(runs: Sequence[RunRecord]) -> list[tuple[str, str, str]]:
-    """Kind, condition and mean ± deviation of runs that differ in nothing but fold and seed, where any do."""
-    kinds = [
-        (name, condition, accuracies(group))
-        for condition, part in conditions(runs).items()
-        for name, group in grouped(part).items()
-    ]
-    measured = [(name, condition, mean_and_spread(values)) for name, condition, values in kinds if values]
-    return measured if any(len(values) > 1 for *_, values in kinds) else []
-
-
-def collect_concerns(runs: Sequence[RunRecord]) -> list[tuple[Concern, list[str]]]:
-    """What is off, with the names of the runs that share it; none for a single run or all together."""
-    found: dict[Concern, list[str]] = {concern: [] for concern in concerns_of_several(runs)}
+def collect_warnings(runs: Sequence[StoredRun]) -> list[tuple[warnings.RunWarning, list[str]]]:
+    """Each warning once, with the names of the runs that share it; no names for a single run or for all together."""
+    found: dict[warnings.RunWarning, list[str]] = {warning: [] for warning in warnings.warnings_of_several(runs)}
     for run in runs:
-        for concern in concerns(run):
-            found.setdefault(concern, []).append(run.name)
-    return [(concern, names if len(runs) > 1 else []) for concern, names in found.items()]
+        for warning in warnings.warnings_of(run):
+            found.setdefault(warning, []).append(run.name)
+    return [(warning, names if len(runs) > 1 else []) for warning, names in found.items()]
+
+
+def left_out(run: StoredRun) -> Iterator[str]:
+    """Sentences on what the page cannot show because the run's folder lacks the files."""
+    if not run.finished:
+        yield f"{run.name} is not finished, so its accuracy by class and by confidence and its confusion are left out."
+    if run.snapshots:
+        return
+    if not run.settings.runtime.snapshots:
+        reason = "kept no snapshots (runtime.snapshots is empty)"
+    else:
+        reason = "lost its snapshots (its folder has none)" if run.finished else "has no snapshots yet"
+    explained = load_method(run.settings.method_name).explains
+    parts = "the origin of its pseudo labels, its uncertain pseudo labels, its attention, " if explained else ""
+    yield f"{run.name} {reason}, so {parts}the calibration of its pseudo labels and its feature space are left out."
+
+
+def read_template(environment: Environment, name: str) -> str:
+    """The text of a file beside the templates."""
+    assert environment.loader
+    return environment.loader.get_source(environment, name)[0]
 
 
 def unbroken(text: str) -> Markup:
-    """The same text, in which a percent sign stays with its number and an option is whole."""
+    """The text with percent signs tied to their numbers and options as code, so that no line breaks inside them."""
     return whole_options(escape(text).replace(" %", "\N{NO-BREAK SPACE}%"))
 
 
 def whole_options(text: str) -> Markup:
-    """The same text, in which an option stays with its dashes and its number."""
+    """The text with options such as `--steps 100` as code, so that no line breaks inside them."""
     return Markup(re.sub(r"(?<![\w-])--[a-z][a-z-]*(?: \d+)?", r"<code>\g<0></code>", str(escape(text))))
 
 
 # Tables -----------------------------------------------------------------------------------------------------------
 
 
-def make_tables(runs: Sequence[RunRecord], tell: Tell) -> Tables:
-    """Classes, confidences and pairs of finished runs, one run of each kind."""
+@dataclass
+class Tables:
+    """Tables that need predictions of the test images."""
+
+    names: list[str] = field(default_factory=list)
+    """The finished runs that are shown: the first of each group."""
+    classes: list[list[test_results.ClassResult]] = field(default_factory=list)
+    """The classes of each run."""
+    accepted: list[dict[float, test_results.Accepted]] = field(default_factory=list)
+    """What each run accepts at each confidence."""
+    paired: list[test_results.Paired] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Why something is missing."""
+
+
+def make_tables(runs: Sequence[StoredRun], progress: Progress) -> Tables:
+    """Results by class, by confidence and in pairs."""
     tables = Tables()
-    finished = [run for run in first_folds(runs) if run.summary]
     try:
-        for run in finished:
-            result = tried(run, tell)
-            tables.judged.append(Judged(run.name, class_results(run), accepted(result)))
-        for first, second in pairs(runs):
-            for run in (first, second):
-                tried(run, tell)
-            tables.paired.append(paired(first, second))
+        for run in (run for run in first_of_groups(runs) if run.finished):
+            result = test_results.test_predictions(run, progress)
+            tables.classes.append(test_results.class_results(run))
+            tables.accepted.append({row.threshold: row for row in test_results.accepted(result)})
+            tables.names.append(run.name)
+        tables.paired += [test_results.paired(first, second, progress) for first, second in best_pairs(runs)]
     except AggMatchError as error:
         tables.notes.append(str(error))
     return tables
 
 
-@dataclass(frozen=True)
-class ClassTable:
+class ClassTable(NamedTuple):
     """Accuracy by class of groups of runs under one condition."""
 
     condition: str
     names: list[str]
     rows: list[tuple[str, list[float]]]
+    """Class, and its mean accuracy in percent in each group."""
 
 
-def class_tables(runs: Sequence[RunRecord]) -> Iterator[ClassTable]:
-    """Accuracies of the classes side by side, means over the runs of a kind, a table a condition."""
-    for condition, part in conditions([run for run in runs if run.summary]).items():
-        kinds = grouped(part)
-        by_kind = [[run.summary["class_accuracy"] for run in group if run.summary] for group in kinds.values()]
+def class_tables(runs: Sequence[StoredRun]) -> Iterator[ClassTable]:
+    """A table for each condition: accuracies of the classes, averaged over the runs of a group, side by side."""
+    for condition, members in conditions([run for run in runs if run.class_accuracy]).items():
+        groups = grouped(members)
         rows = [
-            (name, [sum(each[name] for each in tables) / len(tables) for tables in by_kind]) for name in by_kind[0][0]
+            (name, [sum(run.class_accuracy[name] for run in group) / len(group) for group in groups.values()])
+            for name in members[0].class_accuracy
         ]
-        yield ClassTable(condition, list(kinds), rows)
+        yield ClassTable(condition, list(groups), rows)
 
 
 # Figures ----------------------------------------------------------------------------------------------------------
 
 
-def tell_chapter(chapter: Chapter, runs: Sequence[RunRecord], tell: Tell, quick: bool) -> Told | None:
-    """The figures of a chapter; None where there is nothing to tell."""
-    told = Told(chapter)
-    if quick and not chapter.quick:
-        return None
-    all_of_them = [module for each in CHAPTERS for module in each.analyses]
-    for module in chapter.analyses:
-        name, started = module.__name__.rpartition(".")[2], monotonic()
-        tell(f"{name}, {all_of_them.index(module) + 1} of {len(all_of_them)} ...")
-        try:
-            for panel in module.panels(runs):
-                if len(runs) == 1 and panel.name.startswith("class-accuracy"):
-                    continue  # the table of classes says it
-                told.illustrations.append(illustrate(panel, f"{chapter.anchor}-{len(told.illustrations) + 1}"))
-                tell(f"  {panel.title}: {monotonic() - started:.1f} s")
-                started = monotonic()
-        except AggMatchError as error:
-            told.notes.append(str(error))
-            tell(f"  Not shown: {error}")
-    return told if told.illustrations or told.notes else None
+class Illustration(NamedTuple):
+    """A panel as an element of the page."""
+
+    anchor: str
+    panel: Panel
+    drawings: list[tuple[str, str]]
+    """Heading and SVG of each plot."""
 
 
-def left_out(run: RunRecord) -> Iterator[str]:
-    """Sentences on the figures that the run's folder does not suffice for."""
-    if not run.summary:
-        yield f"{run.name} is not finished, so its accuracy by class and by confidence and its confusion are left out."
-    if not run.snapshots:
-        queue = "what aggregation changed, its doubtful pseudo labels, its attention, " if has_queue(run) else ""
-        yield (
-            f"{run.name} {no_snapshots(run)}, so {queue}the calibration of its pseudo labels and its feature space "
-            f"are left out."
-        )
+@dataclass
+class Chapter:
+    """A chapter of the page."""
+
+    anchor: str
+    title: str
+    lead: str
+    illustrations: list[Illustration] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Why something is missing."""
+
+
+def make_chapters(runs: Sequence[StoredRun], tables: Tables, progress: Progress, quick: bool) -> Iterator[Chapter]:
+    """The chapters that have something to show, in reading order."""
+    names: dict[str, list[str]] = {anchor: [] for anchor in figures.CHAPTERS}
+    for name in figures.FIGURES.names():
+        figure = figures.FIGURES.load(name)
+        if (figure.quick or not quick) and not (len(runs) == 1 and name == SHOWN_AS_TABLE):
+            names[figure.chapter].append(name)
+    wanted = [anchor for anchor, members in names.items() if members or not quick]
+    for number, anchor in enumerate(wanted, 1):
+        about = figures.CHAPTERS[anchor]
+        chapter = Chapter(anchor, about.title, about.lead)
+        progress(f"{about.title}, {number} of {len(wanted)} ...")
+        draw_chapter(chapter, runs, names[anchor], progress)
+        if anchor == "predictions":
+            chapter.notes = list(dict.fromkeys([*tables.notes, *chapter.notes]))
+        if chapter.illustrations or chapter.notes or (anchor == "predictions" and tables.names):
+            yield chapter
+
+
+def draw_chapter(chapter: Chapter, runs: Sequence[StoredRun], names: list[str], progress: Progress) -> None:
+    """Add the named figures to a chapter, or the reasons why they are missing."""
+    started = time.monotonic()
+
+    def missing(_: str, reason: str) -> None:
+        if reason not in chapter.notes:
+            chapter.notes.append(reason)
+            progress(f"  Not shown: {reason}")
+
+    for _, panel in figures.draw(runs, names, missing=missing):
+        chapter.illustrations.append(illustrate(panel, f"{chapter.anchor}-{len(chapter.illustrations) + 1}"))
+        progress(f"  {panel.title}: {time.monotonic() - started:.1f} s")
+        started = time.monotonic()
 
 
 def illustrate(panel: Panel, anchor: str) -> Illustration:
-    """A panel as an element of the page; all its ids start with the anchor."""
-    return Illustration(anchor, panel.title, panel.caption, cut(replace(panel, name=anchor)))
+    """A panel as an element of the page; all ids in it start with the anchor."""
+    drawings = [
+        (plot.heading, svg(plot, f"{anchor}-{number}", plot.heading or panel.title))
+        for number, plot in enumerate(panel.plots, 1)
+    ]
+    return Illustration(anchor, panel, drawings)

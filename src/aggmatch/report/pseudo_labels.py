@@ -1,11 +1,11 @@
-"""Pseudo labels of training images by a snapshot: the network's own prediction, and what aggregation makes of it.
+"""Pseudo labels of training images by a snapshot: the network's own prediction, and what the method makes of it.
 
-The networks predict plain images with running statistics, where training saw weak views and the statistics of its
-batches. The queue is dealt to subsets by a fixed seed, so that the same snapshot always says the same.
+The networks predict plain images with running BatchNorm statistics, while training saw weak views and the statistics of
+its batches. The same snapshot always gives the same pseudo labels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -13,25 +13,25 @@ from torch import Tensor
 
 from aggmatch.data import DataSet, Images, Split
 from aggmatch.data.images import UNKNOWN
+from aggmatch.devices import choose_threads, computing_on
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import evaluate
-from aggmatch.inference.model import Snapshot
+from aggmatch.functional import Aggregate
+from aggmatch.inference import Snapshot
 from aggmatch.methods import load_method
-from aggmatch.methods.aggmatch.aggregation import Aggregate, Memory
-from aggmatch.methods.aggmatch.method import AggMatch
 from aggmatch.models import Network, Output, images_at_once
-from aggmatch.runs.stored import RunRecord
+from aggmatch.runs.stats import first_of_groups
+from aggmatch.runs.stored import StoredRun
 
 IMAGES = 2000
 """Unlabelled images that stand for all of them."""
 BATCH = 500
-SEED = 0
-"""Seed by which the queue is dealt to subsets."""
+"""Images at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class PseudoLabeled:
-    """What a snapshot takes training images to be. Tensors are on the CPU."""
+    """The classes that a snapshot gives to training images. Tensors are on the CPU."""
 
     step: int
     index: Tensor
@@ -41,11 +41,11 @@ class PseudoLabeled:
     own: Tensor
     """p, the online network's own prediction, (N, Y)."""
     aggregated: Aggregate | None
-    """p̄, votes and c̄ where the method has a queue."""
+    """p̄, votes and c̄ if the method explains its pseudo labels."""
     refines: bool
-    """Whether the method's pseudo label is p̄; it is p otherwise."""
+    """Whether the method's pseudo label is p̄; otherwise it is p."""
     feature: Tensor | None = None
-    """v, the online network's features, (N, D), where the method has a queue to compare them with."""
+    """v, the online network's features, (N, D), if the method explains its pseudo labels."""
 
     @property
     def probs(self) -> Tensor:
@@ -54,7 +54,7 @@ class PseudoLabeled:
 
     @property
     def confidence(self) -> Tensor:
-        """Consensus c̄ where the method has a queue, otherwise the largest probability, (N,)."""
+        """The consensus c̄, or without votes the largest probability, (N,)."""
         return self.aggregated.confidence if self.aggregated else self.own.amax(1)
 
     @property
@@ -63,20 +63,35 @@ class PseudoLabeled:
         return self.probs.argmax(1) == self.truth
 
 
-def has_queue(run: RunRecord) -> bool:
-    """Whether the run's method aggregates over a queue."""
-    return issubclass(load_method(run.method), AggMatch)
+def explains(run: StoredRun) -> bool:
+    """Whether the run's method can explain its pseudo labels."""
+    return load_method(run.settings.method_name).explains
+
+
+def explained_runs(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """The first run of each group that has snapshots and can explain its pseudo labels."""
+    return [run for run in first_of_groups(runs) if run.snapshots and explains(run)]
+
+
+def no_snapshots(run: StoredRun) -> str:
+    """Why a run has no snapshot, in words that follow its name."""
+    if not run.settings.runtime.snapshots:
+        return "kept no snapshots (runtime.snapshots is empty)"
+    return "lost its snapshots (its folder holds none)" if run.finished else "has no snapshots yet"
 
 
 def unlabeled_images(data: DataSet, split: Split, *, known: bool) -> Tensor:
-    """Training images without a given label, of a `known` class if need be; at most so many, evenly spaced; (N,)."""
+    """Training images without a given label, at most `IMAGES`, evenly spaced, (N,).
+
+    known: leave out images whose true class is unknown.
+    """
     usable = ~torch.isin(split.unlabeled, split.labeled)
     if known:
         usable &= data.train.labels[split.unlabeled] != UNKNOWN
     return evenly(split.unlabeled[usable], IMAGES)
 
 
-def knows_all_classes(run: RunRecord) -> bool:
+def knows_all_classes(run: StoredRun) -> bool:
     """Whether the true class of every unlabelled image is known."""
     return bool((run.data().train.labels[run.split().unlabeled] != UNKNOWN).all())
 
@@ -87,48 +102,92 @@ def evenly(values: Tensor, count: int) -> Tensor:
     return values[torch.arange(count) * len(values) // max(count, 1)]
 
 
-@lru_cache(maxsize=64)
-def pseudo_labels_at(run: RunRecord, path: Path, *, known: bool = True) -> PseudoLabeled:
-    """Pseudo labels of the unlabelled images of a run by one of its snapshots, made once for all analyses.
+def pseudo_labels_at(run: StoredRun, path: Path, *, known: bool = True) -> PseudoLabeled:
+    """Pseudo labels of a run's unlabelled images by one of its snapshots; cached with the run.
 
-    Of images of a `known` class, unless the truth does not matter.
+    known: leave out images whose true class is unknown.
     """
-    data, split = run.data(), run.split()
-    index = unlabeled_images(data, split, known=known)
-    if not len(index):
-        problem = "Nobody knows the classes of the" if known else "There are no"
-        raise AggMatchError(f"{problem} unlabelled images of {data.name}.")
-    return pseudo_labels(run.snapshot(path), data, split, index)
+
+    def compute() -> PseudoLabeled:
+        data, split = run.data(), run.split()
+        index = unlabeled_images(data, split, known=known)
+        if not len(index):
+            of_known = " of known class" if known else ""
+            raise AggMatchError(f"{data.name} has no unlabelled images{of_known} whose pseudo labels could be shown.")
+        return pseudo_labels(Snapshot.load(path, run.settings), data, split, index)
+
+    return run.once(("pseudo labels", path, known), compute)
 
 
 @torch.no_grad()
 def pseudo_labels(snapshot: Snapshot, data: DataSet, split: Split, index: Tensor) -> PseudoLabeled:
-    """Pseudo labels of the training images at `index` by a snapshot."""
+    """Pseudo labels of the training images at `index`, (N,), by a snapshot."""
     images = Images(data.train.pixels[index], data.train.labels[index])
-    method = snapshot.method
-    if not isinstance(method, AggMatch):
+    explainer = snapshot.method.explainer()
+    if explainer is None:
         labeled = Images(data.train.pixels[split.labeled], split.labels)
-        own = evaluate(method, snapshot.online, images, labeled).probs
+        own = evaluate(snapshot.method, snapshot.online, images, labeled).probs
         return PseudoLabeled(snapshot.step, index, images.labels, own, None, refines=False)
-    output = look(snapshot.online, images.pixels)
-    own, memory = output.logits.softmax(-1), deal(method)
-    parts = [
-        method.attend(feature, probs, memory)
-        for feature, probs in zip(output.feature.split(BATCH), own.split(BATCH), strict=True)
-    ]
+    output = run_network(snapshot.online, images.pixels)
+    own = output.logits.softmax(-1)
+    batches = zip(output.feature.split(BATCH), own.split(BATCH), strict=True)
+    parts = [explainer.refine(feature, probs) for feature, probs in batches]
     aggregated = Aggregate(*(torch.cat(tensors).cpu() for tensors in zip(*parts, strict=True)))
-    refines, feature = method.config.refine, output.feature.cpu()
-    return PseudoLabeled(snapshot.step, index, images.labels, own.cpu(), aggregated, refines, feature)
+    feature = output.feature.cpu()
+    return PseudoLabeled(snapshot.step, index, images.labels, own.cpu(), aggregated, explainer.refines, feature)
 
 
 @torch.no_grad()
-def look(network: Network, pixels: Tensor) -> Output:
-    """Features and logits of images, a batch at a time, on the network's device."""
+def run_network(network: Network, pixels: Tensor) -> Output:
+    """Features and logits of images (N, C, H, W), computed a batch at a time, on the network's device."""
     device = next(network.parameters()).device
-    parts = [network(some.to(device)) for some in pixels.split(images_at_once(pixels.shape[-1], BATCH))]
+    with computing_on(device, choose_threads(0, network)):
+        parts = [network(some.to(device)) for some in pixels.split(images_at_once(pixels.shape[-1], BATCH))]
     return Output(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
-def deal(method: AggMatch) -> Memory:
-    """The queue dealt to subsets, always in the same way."""
-    return method.deal(torch.Generator(method.queue.fill.device).manual_seed(SEED))
+# Before and after refinement --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Positions of pseudo labels by what refinement did to them; the largest change of the true class comes first."""
+
+    corrected: Tensor
+    """Wrong before, right after."""
+    spoiled: Tensor
+    """Right before, wrong after."""
+    kept: Tensor
+    """The same class before and after, in order."""
+
+    @property
+    def count(self) -> int:
+        """Number of labels that became right or wrong."""
+        return len(self.corrected) + len(self.spoiled)
+
+
+def changes(own_NY: Tensor, refined_NY: Tensor, truth_N: Tensor) -> Changes:
+    """Sort pseudo labels by what refinement did to them."""
+    before_N, after_N = own_NY.argmax(1), refined_NY.argmax(1)
+    gain_N = (refined_NY - own_NY).gather(1, truth_N[:, None]).squeeze(1)
+    order_N = gain_N.argsort(descending=True, stable=True)
+    corrected_N = (before_N != truth_N) & (after_N == truth_N)
+    spoiled_N = (before_N == truth_N) & (after_N != truth_N)
+    return Changes(
+        corrected=order_N[corrected_N[order_N]],
+        spoiled=order_N.flip(0)[spoiled_N[order_N.flip(0)]],
+        kept=(before_N == after_N).nonzero().flatten(),
+    )
+
+
+def changes_of(run: StoredRun) -> dict[Path, Changes]:
+    """Changes by refinement at each snapshot of a run that explains its pseudo labels."""
+    found = {path: pseudo_labels_at(run, path) for path in run.snapshots}
+    return {
+        path: changes(each.own, each.aggregated.probs, each.truth) for path, each in found.items() if each.aggregated
+    }
+
+
+def most_changed(by_snapshot: dict[Path, Changes]) -> Path:
+    """The snapshot at which refinement corrected or spoiled most labels; the latest of equals."""
+    return max(reversed(by_snapshot), key=lambda path: by_snapshot[path].count)

@@ -1,74 +1,96 @@
-"""How runs are told apart in figures: a colour a method, a shade and a line a variant of it, a mark each of all."""
+"""How the report looks: every colour, line and mark of its figures.
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+Change the colour of a method in `METHOD_COLORS`, those of right and wrong in `RIGHT` and `WRONG`, those of classes in
+`CLASS_COLORS`, and fonts and line widths in `STYLE`. The page itself takes its colours from `templates/report.css`.
 
-from matplotlib.colors import to_hex, to_rgb
+Figures are drawn once and shown on a light and on a dark page. So nothing has a background, everything that is not data
+has the colour `FOREGROUND`, which becomes the text colour of the page in SVG, and colours of data contrast with black
+and with white.
+"""
 
-from aggmatch.report.figure import LINES, method_color
-from aggmatch.runs.stored import RunRecord, conditions, grouped
+from typing import Any
 
+FOREGROUND = "#010203"
+"""Text, axes and marks: a black that nothing else uses, so that it can be found and replaced in the SVG."""
+FAINT = 0.15
+"""Opacity of grid lines."""
+
+BLUE, ORANGE, TEAL, RED, PURPLE, BROWN = "#2878d0", "#e0701a", "#12967a", "#d6402b", "#9467bd", "#a5603c"
+PINK, GREY, GOLD, CYAN, OLIVE, GREEN = "#cf5f9f", "#8a8a8a", "#b08a00", "#1fa3b8", "#6f9a1c", "#1a9850"
+
+ACCENT = BLUE
+"""Quantities that belong to no method."""
+RIGHT, WRONG, NEUTRAL = GREEN, RED, GREY
+"""Right answers, mistakes, everything else. A mark, a place or a word always says the same as the colour."""
+METHOD_COLORS = {
+    "aggmatch": (BLUE, "#6b93d7", "#2168b5"),
+    "fixmatch": (ORANGE, "#a35010", "#c26015"),
+    "featmatch": (TEAL, "#0b755e", "#50a18a"),
+    "paws": (PURPLE, "#a585c6", "#7c56a0"),
+    "uda": (PINK, "#a0487a", "#d374a8"),
+    "mixmatch": (GOLD, "#7f6300", "#997700"),
+    "mean_teacher": (CYAN, "#127180", "#188899"),
+    "pi_model": (OLIVE, "#507112", "#618717"),
+    "pseudo_label": (BROWN, "#b68878", "#aa6d51"),
+    "supervised": (GREY, "#676767", "#7c7c7c"),
+}
+"""Three shades per method, the same in every figure: of its first variant, and of further ones.
+
+Blue and orange, compared most often, differ for color-blind readers too. Every shade contrasts with both pages.
+"""
+OTHER_COLORS = (
+    ("#5b6ee1", "#808ce5", "#4d5ec2"),
+    ("#c0504d", "#ca7e7d", "#ab4644"),
+    ("#4f9d69", "#38734b", "#44895b"),
+    ("#a87ca0", "#7e5c78", "#976f90"),
+)
+"""Shades of all other methods."""
+CLASS_COLORS = (BLUE, ORANGE, TEAL, RED, PURPLE, BROWN, PINK, GREY, GOLD, CYAN)
+"""Colours of classes; they repeat if there are more."""
+CLASS_MARKS = "o^"
+"""Marks of classes: the second one for classes whose colour is a repetition."""
+LINES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
+"""Line styles of the variants of one method."""
 MARKS = "osD^vP<>"
-"""Marks of kinds of runs."""
-LUMINANCES = (0.29, 0.135, 0.2)
-"""Of the shades of a colour: as far apart as light and dark pages, from which they have to stand off, allow."""
+"""Marks of groups of runs."""
 
-
-class Look(NamedTuple):
-    """How a run is drawn."""
-
-    color: str
-    line: Any
-    mark: str
-
-
-def looks(runs: Sequence[RunRecord]) -> dict[RunRecord, Look]:
-    """The look of each run; those of one kind, whatever the condition, share it.
-
-    The first variant of a method has the method's own colour and a solid line.
-    """
-    found: dict[RunRecord, Look] = {}
-    kinds: dict[str, Look] = {}
-    variants: Counter[str] = Counter()
-    for part in conditions(runs).values():
-        for name, group in grouped(part).items():
-            method = group[0].method
-            if name not in kinds:
-                colors, number = shades(method_color(method)), variants[method]
-                mark = MARKS[len(kinds) % len(MARKS)]
-                kinds[name] = Look(colors[number % len(colors)], LINES[number % len(LINES)], mark)
-                variants[method] += 1
-            found |= dict.fromkeys(group, kinds[name])
-    return found
-
-
-def shades(color: str) -> list[str]:
-    """A colour and the two shades of it that differ most in luminance."""
-    own = luminance(color)
-    others = sorted(LUMINANCES, key=lambda wanted: -abs(wanted - own))[:2]
-    return [color, *(with_luminance(color, wanted) for wanted in others)]
-
-
-def luminance(color: str) -> float:
-    """Relative luminance, 0 of black to 1 of white, as in WCAG 2."""
-    red, green, blue = map(linear, to_rgb(color))
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def with_luminance(color: str, wanted: float) -> str:
-    """The colour mixed with white or black so that it has a luminance."""
-    own = luminance(color)
-    target, share = (1.0, (wanted - own) / (1 - own)) if wanted > own else (0.0, 1 - wanted / own)
-    red, green, blue = (encoded(value + share * (target - value)) for value in map(linear, to_rgb(color)))
-    return to_hex((red, green, blue))
-
-
-def linear(value: float) -> float:
-    """A channel of sRGB in proportion to its light."""
-    return value / 12.92 if value <= 0.04045 else float(((value + 0.055) / 1.055) ** 2.4)
-
-
-def encoded(value: float) -> float:
-    """The inverse of `linear`."""
-    return 12.92 * value if value <= 0.0031308 else float(1.055 * value ** (1 / 2.4) - 0.055)
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "legend.labelcolor": FOREGROUND,
+    "text.color": FOREGROUND,
+    "axes.edgecolor": FOREGROUND,
+    "axes.labelcolor": FOREGROUND,
+    "axes.titlecolor": FOREGROUND,
+    "xtick.color": FOREGROUND,
+    "ytick.color": FOREGROUND,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": FOREGROUND,
+    "grid.alpha": FAINT,
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.6,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "figure.constrained_layout.use": True,
+    "image.interpolation": "none",
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "aggmatch",  # the same figure gives the same file
+    "text.parse_math": False,  # a dollar sign in a class name is a dollar sign
+}
+"""The house style: settings of matplotlib."""
+PAGE_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, 'DejaVu Sans', sans-serif"
+THEMES = "<style>:root { color: #1a1a1a } @media (prefers-color-scheme: dark) { :root { color: #e6e6e6 } }</style>"
+"""Foreground of an SVG that is a file of its own."""

@@ -1,224 +1,279 @@
-"""How runs came out: the figures of each, how sure they are, and what they mean in one sentence."""
+"""The result of runs in numbers and in one or two sentences: who is best, by how much, and how far to trust it."""
 
 import json
-import math
+import shlex
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from aggmatch.config import differences, flatten, parse_value
 from aggmatch.errors import AggMatchError
-from aggmatch.runs.stored import RunRecord, conditions, grouped
-from aggmatch.runs.summary import LAST_EVALUATIONS
-from aggmatch.tables import plural, show_mean
+from aggmatch.methods import load_method
+from aggmatch.runs.stats import Interval, conditions, grouped, mean_and_spread, recipe_of, wilson
+from aggmatch.runs.stored import StoredRun
+from aggmatch.tables import plural
 
 NETWORKS = {"average": "averaged network", "online": "trained network"}
 """Value of `train.evaluated` → what the network is called."""
-NORMAL_QUANTILE = 1.959964
-"""Half the width, in standard deviations, of the middle 95 % of a normal distribution."""
+Other = tuple[str, float]
+"""A result that is not a run: its name, and its accuracy in percent on the same labels and test images."""
 
 
-class Interval(NamedTuple):
-    """Two bounds in percent."""
-
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.low:.1f} to {self.high:.1f} %"
+# One run ----------------------------------------------------------------------------------------------------------
 
 
-def wilson(right: int, images: int) -> Interval:
-    """Wilson's 95 % interval of a share that was measured as `right` out of `images`, in percent.
-
-    (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n): unlike p ± z·s it stays within 0 and
-    100 % and holds for few images.
-    """
-    share, z = right / images, NORMAL_QUANTILE
-    spread = z * math.sqrt(share * (1 - share) / images + z**2 / (4 * images**2))
-    middle, scale = share + z**2 / (2 * images), 1 + z**2 / images
-    return Interval(100 * max(middle - spread, 0) / scale, 100 * min((middle + spread) / scale, 1))
-
-
-@dataclass(frozen=True)
-class Standing:
-    """How far a run has come and how well it does there."""
-
-    finished: bool
-    labels: int
-    """Number of labelled images."""
-    steps: int
-    """Steps of the whole run."""
-    step: int
-    """The last step that was logged."""
-    network: str
-    """What the evaluated network is called."""
-    accuracy: float | None
-    """Test accuracy in percent at the last evaluation; None before the first."""
-    evaluated_at: int | None
-    """Step of that evaluation."""
-    median: float | None
-    """Median of the last evaluations in percent."""
-    evaluations: int
-    """Of how many, by the log."""
-    images: int | None
-    """Number of test images; None where the data set is not at hand."""
-    precision: float | None
-    """Share of right pseudo labels in percent at the last log step, each counted by its weight; None where unknown."""
-    coverage: float | None
-    """Their mean weight in percent."""
-    seconds: float | None
-    """Time spent training."""
-
-    @property
-    def right(self) -> int | None:
-        """Number of test images that are classified correctly."""
-        return None if self.accuracy is None or not self.images else round(self.accuracy * self.images / 100)
-
-    @property
-    def interval(self) -> Interval | None:
-        """95 % interval of the accuracy, as far as the choice of test images goes."""
-        return None if self.right is None or not self.images else wilson(self.right, self.images)
-
-
-def standing(run: RunRecord) -> Standing:
-    """The figures of a run: of its summary once it is finished, of its log before."""
-    facts = run.summary or provisional(run)
-    # With nothing kept, or where nobody knows the truth, there is no precision.
-    counted = facts.get("pseudo_coverage", 0) > 0 and "pseudo_precision" in facts
-    return Standing(
-        finished=run.summary is not None,
-        labels=facts["labels"],
-        steps=run.settings.train.steps,
-        step=facts["steps"],
-        network=NETWORKS[run.settings.train.evaluated],
-        accuracy=facts["accuracy"],
-        evaluated_at=facts.get("evaluated_at", facts["steps"]),
-        median=facts["accuracy_median_of_last_20"],
-        evaluations=min(len(evaluations(run)), LAST_EVALUATIONS),
-        images=test_images(run),
-        precision=100 * facts["pseudo_precision"] if counted else None,
-        coverage=100 * facts["pseudo_coverage"] if counted else None,
-        seconds=facts["seconds"],
-    )
-
-
-def provisional(run: RunRecord) -> dict[str, Any]:
-    """What the summary of an unfinished run can say already, from its log."""
-    measured = evaluations(run)
-    step, accuracy = measured[-1] if measured else (None, None)
-    logged: dict[str, Any] = next((record for record in reversed(run.records) if "loss" in record), {})
-    return {
-        "labels": run.labels,
-        "steps": run.records[-1]["step"] if run.records else 0,
-        "accuracy": accuracy,
-        "evaluated_at": step,
-        "accuracy_median_of_last_20": (
-            statistics.median(value for _, value in measured[-LAST_EVALUATIONS:]) if measured else None
-        ),
-        **{key: value for key, value in logged.items() if key.startswith("pseudo_")},
-        "seconds": run.records[-1].get("seconds") if run.records else None,
-    }
-
-
-def evaluations(run: RunRecord) -> list[tuple[int, float]]:
-    """Step and accuracy in percent of every evaluation in the log."""
-    name = f"accuracy_{run.settings.train.evaluated}"
-    return [(record["step"], record[name]) for record in run.records if name in record]
-
-
-def test_images(run: RunRecord) -> int | None:
-    """Number of test images; None where the data set is not at hand."""
+def test_images(run: StoredRun) -> int | None:
+    """Number of test images; None if the data set cannot be read."""
     try:
         return len(run.data().test)
     except AggMatchError:
         return None
 
 
-# Sentences --------------------------------------------------------------------------------------------------------
+def correct(accuracy: float | None, images: int | None) -> int | None:
+    """Number of test images that are classified correctly; None if the accuracy or the number is unknown."""
+    return None if accuracy is None or not images else round(accuracy * images / 100)
 
 
-def verdict(run: RunRecord) -> str:
-    """What a run achieved and how far that is to be trusted, in plain words."""
-    now = standing(run)
-    task = f"{run.data_name} from {plural(now.labels, 'label')}"
-    state = f"{run.method} learnt {task}"
-    if not now.finished:
-        state = f"{run.method} is learning {task}, at step {now.step:,} of {now.steps:,}"
-    if now.accuracy is None:
+def interval_of(accuracy: float | None, images: int | None) -> Interval | None:
+    """95 % interval of an accuracy in percent that was measured on so many test images; None if one is unknown.
+
+    It covers the choice of test images only, not that of labels or seed.
+    """
+    right = correct(accuracy, images)
+    return None if right is None or not images else wilson(right, images)
+
+
+def verdict(run: StoredRun) -> str:
+    """What a run achieved and how far to trust it."""
+    task = f"{run.data_name} from {plural(run.labels or 0, 'label')}"
+    state = f"{run.method} learned {task}"
+    if not run.finished:
+        state = f"{run.method} is learning {task}, at step {run.steps:,} of {run.settings.train.steps:,}"
+    if run.accuracy is None or run.length is None:
         return f"{state}; its accuracy has not been measured yet."
-    sure = f" (95 % interval {now.interval})" if now.interval else ""
+    images = test_images(run)
+    interval = interval_of(run.accuracy, images)
+    sure = f" (95 % interval {interval})" if interval else ""
     sentence = (
-        f"{state}: after step {now.evaluated_at:,} its {now.network} is right on {now.accuracy:.2f} % "
-        f"{of_images(now.images)}{sure}."
+        f"{state}: after step {run.length.steps:,} its {NETWORKS[run.settings.train.evaluated]} is right on "
+        f"{run.accuracy:.2f} % {of_images(images)}{sure}."
     )
-    if now.precision is None:
+    precision = run.pseudo_labels("precision")
+    if precision is None:
         return sentence
-    share = f"{now.precision:.1f} % of the pseudo labels"
-    if now.finished:
-        return f"{sentence} At the end, {share} it learnt from were right."
+    share = f"{precision:.1f} % of the pseudo labels"
+    if run.finished:
+        return f"{sentence} At the end, {share} it learned from were right."
     return f"{sentence} At present, {share} it learns from are right."
 
 
 def of_images(count: int | None) -> str:
-    """The test images that a share is of."""
+    """`of 360 test images`."""
     return f"of {count:,} test images" if count else "of the test images"
 
 
-def verdict_of_several(runs: Sequence[RunRecord]) -> str:
-    """How kinds of runs rank, condition by condition: mean ± sample deviation where there are several of a kind."""
-    sentences = [ranking(condition, members) for condition, members in conditions(runs).items()]
-    parts = [list(grouped(members).values()) for members in conditions(runs).values()]
-    ranked = [len(kind) for kinds in parts if len(kinds) > 1 for kind in kinds]
-    if 1 in ranked:
-        single = "One run each" if set(ranked) == {1} else "Some are single runs"
-        sentences.append(f"{single}: with other labels or another seed they may rank differently.")
-    return " ".join(sentences)
+# Several runs -----------------------------------------------------------------------------------------------------
 
 
-def ranking(condition: str, members: Sequence[RunRecord]) -> str:
-    """How kinds of runs under one condition rank."""
-    measured = [(name, values) for name, group in grouped(members).items() if (values := accuracies(group))]
-    if not measured:
-        return f"On {condition}, nothing has been measured yet."
-    (first, best), *others = sorted(measured, key=lambda pair: -statistics.mean(pair[1]))
-    then = "".join(f", {name} on {mean_and_spread(values)}" for name, values in others)
-    share = of_images(test_images(members[0])) + ("" if all(run.summary for run in members) else " so far")
-    return f"On {condition}, {first} is right on {mean_and_spread(best)} {share}{then}."
+@dataclass(frozen=True)
+class Bar:
+    """The accuracy of a group of runs, or of a result that is not a run."""
+
+    name: str
+    accuracies: list[float]
+    """Test accuracy in percent of each run that has been evaluated."""
+    images: int | None
+    """Number of test images."""
+    run: StoredRun | None
+    """The first run of the group; None for a result that is not a run."""
+    finished: bool = True
+
+    @property
+    def mean(self) -> float:
+        """Mean accuracy in percent."""
+        return statistics.mean(self.accuracies)
+
+    @property
+    def spread(self) -> float:
+        """Sample standard deviation over the runs, in points; 0 for a single run."""
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else 0.0
+
+    @property
+    def baseline(self) -> bool:
+        """Whether its method learns from the labels alone."""
+        return self.run is not None and load_method(self.run.settings.method_name).baseline
+
+    @property
+    def range(self) -> Interval | None:
+        """Mean ± deviation of several runs, the 95 % interval of a single one; None without the data set."""
+        if len(self.accuracies) > 1:
+            return Interval(max(self.mean - self.spread, 0.0), min(self.mean + self.spread, 100.0))
+        return interval_of(self.mean, self.images)
+
+    @property
+    def text(self) -> str:
+        """What the range stands for, and what the result is if it is no run."""
+        if len(self.accuracies) > 1:
+            words = f"± {self.spread:.2f} over {len(self.accuracies)} runs"
+        else:
+            words = f"95 % interval {self.range}" if self.range else "one run" if self.run else ""
+        notes = [words, "" if self.run else "not a run of aggmatch", "" if self.finished else "still training"]
+        return "; ".join(note for note in notes if note)
 
 
-def accuracies(group: Sequence[RunRecord]) -> list[float]:
-    """Accuracies in percent of those runs that have been evaluated."""
-    return [value for run in group if (value := standing(run).accuracy) is not None]
+@dataclass(frozen=True)
+class Chart:
+    """Bars of one condition, the best first."""
+
+    condition: str
+    bars: list[Bar]
 
 
-def mean_and_spread(values: Sequence[float]) -> str:
-    """Mean ± sample standard deviation in percent, and of how many where more than one."""
-    return f"{show_mean(values)} %" + (f" ({len(values)} runs)" if len(values) > 1 else "")
+def charts(runs: Sequence[StoredRun], others: Sequence[Other] = ()) -> list[Chart]:
+    """A chart for each condition; `others` belong to the first one."""
+    found: list[Chart] = []
+    for condition, members in conditions(runs).items():
+        images = test_images(members[0])
+        bars = [
+            Bar(name, values, images, group[0], all(run.finished for run in group))
+            for name, group in grouped(members).items()
+            if (values := accuracies(group))
+        ]
+        if not found:
+            bars += [Bar(name, [accuracy], images, None) for name, accuracy in others]
+        found.append(Chart(condition, sorted(bars, key=lambda bar: -bar.mean)))
+    return found
 
 
-# Pairs ------------------------------------------------------------------------------------------------------------
+def accuracies(group: Sequence[StoredRun]) -> list[float]:
+    """Accuracies in percent of the runs that have been evaluated."""
+    return [run.accuracy for run in group if run.accuracy is not None]
 
 
-def pairs(runs: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, RunRecord]]:
-    """Under each condition, the finished run of the highest accuracy with the highest of every other kind.
-
-    Both learnt from the same labels. Of several draws of the labels the one on which most kinds were trained is taken.
-    """
-    for members in conditions([run for run in runs if run.summary]).values():
-        draws: dict[str, list[RunRecord]] = {}
-        for run in members:
-            draws.setdefault(json.dumps(run.drawn, sort_keys=True), []).append(run)
-        first, *others = max(map(highest, draws.values()), key=lambda kinds: (len(kinds), final(kinds[0])))
-        yield from ((first, other) for other in others)
+def verdict_of_several(found: Sequence[Chart]) -> str:
+    """Two sentences: who is best and by how much under each condition, and how far to trust it."""
+    sentences = [ranking(chart, f"On {chart.condition}, " if len(found) > 1 else "") for chart in found]
+    return " ".join([*sentences, *trust([chart.bars for chart in found if len(chart.bars) > 1])])
 
 
-def highest(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """The finished run of the highest accuracy of each kind, highest first."""
-    return sorted((max(group, key=final) for group in grouped(runs).values()), key=final, reverse=True)
+def ranking(chart: Chart, start: str) -> str:
+    """A sentence: the best, and its lead over the second and over the baseline."""
+    if not chart.bars:
+        return f"{start}nothing has been measured yet." if start else "Nothing has been measured yet."
+    best, *rest = chart.bars
+    so_far = "" if all(bar.finished for bar in chart.bars) else " so far"
+    words = f"{start}{best.name} is right on {mean_and_spread(best.accuracies)} {of_images(best.images)}{so_far}"
+    baseline = next((bar for bar in rest if bar.baseline), None)
+    leads = [
+        f"{lead(best, bar)} {bar.name} ({bar.mean:.2f} %{', from the labels alone' if bar is baseline else ''})"
+        for bar in rest
+        if bar in (rest[0], baseline)
+    ]
+    return ", ".join([words, " and ".join(leads)] if leads else [words]) + "."
 
 
-def final(run: RunRecord) -> float:
-    """Accuracy in percent of a finished run."""
-    assert run.summary is not None
-    return float(run.summary["accuracy"])
+def lead(best: Bar, other: Bar) -> str:
+    """How far one is ahead of another: `5.28 points more than`."""
+    points = f"{best.mean - other.mean:.2f}"
+    return "as many as" if points == "0.00" else f"{points} points more than"
+
+
+def trust(compared: Sequence[Sequence[Bar]]) -> Iterator[str]:
+    """A sentence on whether the order of bars, best first, would hold with other test images, labels or seeds."""
+    if not compared:
+        return
+    singles = [len(bar.accuracies) == 1 for bars in compared for bar in bars if bar.run]
+    leads = [(bars[0].mean - bars[1].mean, bars[0].spread + bars[1].spread) for bars in compared]
+    if not all(bar.finished for bars in compared for bar in bars):
+        yield "Some runs are still training, so the order may change."
+    elif any(singles):
+        what = "Each is a single run" if all(singles) else "Some are single runs"
+        close = any(a.range and b.range and a.range.low <= b.range.high for a, b, *_ in compared)
+        yield (
+            f"{what}{' and the intervals of the first two overlap' if close else ''}: other labels or another seed may "
+            f"change the order."
+        )
+    elif all(ahead > spread for ahead, spread in leads):
+        yield "The lead is larger than the spread over folds and seeds, so it is likely to hold."
+    else:
+        yield "The lead is within the spread over folds and seeds, so it may be chance."
+
+
+# Configuration -------------------------------------------------------------------------------------------------------
+
+OPTIONS = {"train.steps": "--steps", "data.split": "--split"}
+"""Settings that have an option of `aggmatch train` and are named only if they differ from the recipe."""
+NAMED = {"data.labels": "--labels", "data.fold": "--fold"}
+"""Settings that the command always names, unless a given split decides them."""
+
+
+class Row(NamedTuple):
+    """A setting, its value in each run, and whether a run departs from its recipe there."""
+
+    key: str
+    values: list[str]
+    departs: bool
+    usual: str = ""
+    """The recipe's value."""
+
+
+def changed_settings(run: StoredRun) -> dict[str, Any]:
+    """Dotted settings that decide the result and differ from the recipe, with the run's values."""
+    changes = differences(recipe_of(run.settings).identity(), run.settings.identity())
+    return {key: own for key, (_, own) in changes.items()}
+
+
+def setting_rows(run: StoredRun) -> list[Row]:
+    """Every setting of a run beside the recipe's value."""
+    usual, changed = flatten(recipe_of(run.settings).to_dict()), changed_settings(run)
+    return [
+        Row(key, [show(value)], key in changed, show(usual[key]))
+        for key, value in flatten(run.settings.to_dict()).items()
+        if key != "method.name"
+    ]
+
+
+def difference_rows(runs: Sequence[StoredRun]) -> list[Row]:
+    """Settings in which runs differ; a dash if a method has no such setting."""
+    flat = [flatten(run.settings.identity()) for run in runs]
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    changed = {key for run in runs for key in changed_settings(run)}
+    rows = [Row(key, [show(each[key]) if key in each else "–" for each in flat], key in changed) for key in keys]
+    return [row for row in rows if len(set(row.values)) > 1]
+
+
+def command(run: StoredRun) -> str:
+    """The command that repeats a run: it names what differs from the recipe."""
+    data, changed = run.settings.data, changed_settings(run)
+    words = ["aggmatch", "train", data.name, "--method", run.settings.method_name]
+    for key, option in NAMED.items():
+        value = getattr(data, key.removeprefix("data."))
+        if value is not None or data.split is not None:  # no option stands for all labels
+            changed.pop(key, None)
+            words += [option, str(value)] if data.split is None else []
+    for key, value in changed.items():
+        if key in OPTIONS:
+            words += [OPTIONS[key], str(value)]
+        else:
+            words += ["--set", f"{key}={assignable(value)}"]
+    return shlex.join(words)
+
+
+def assignable(value: Any) -> str:
+    """A value as `--set` reads it back."""
+    if value is None:
+        return "none"
+    if isinstance(value, str) and parse_value(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def show(value: Any) -> str:
+    """A value as a person reads it."""
+    if value is None or value == []:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(map(show, value)) if isinstance(value, list) else str(value)

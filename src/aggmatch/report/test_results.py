@@ -1,9 +1,8 @@
-"""How far the predictions of trained models can be trusted: by class, by confidence, and one model against another."""
+"""Test results of trained models: by class, by confidence, and one model against another."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from weakref import WeakKeyDictionary
 
 import torch
 from scipy.stats import binomtest
@@ -11,55 +10,72 @@ from scipy.stats import binomtest
 from aggmatch.data import Images
 from aggmatch.devices import choose_device, hardware
 from aggmatch.evaluation import Evaluation, evaluate
-from aggmatch.report.summary import Interval, wilson
-from aggmatch.runs.stored import RunRecord, Tell, silent
+from aggmatch.inference.model import TrainedModel
+from aggmatch.runs.stats import Interval, wilson
+from aggmatch.runs.stored import StoredRun
+from aggmatch.settings import parts_named
 
+Progress = Callable[[str], None]
+"""Progress callback: receives a line of text."""
 THRESHOLDS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
-"""Least confidences with which predictions might be accepted."""
-PART = 1000
-"""Test images between two looks at the clock."""
-PATIENCE = 10.0
-"""Seconds between two words on how far it is."""
+"""Confidences that a prediction must reach to be accepted."""
+CHUNK = 1000
+"""Test images that are predicted between two progress checks."""
+PROGRESS_EVERY = 10.0
+"""Seconds between two progress lines."""
 
 
-TRIED: WeakKeyDictionary[RunRecord, Evaluation] = WeakKeyDictionary()
-"""What `tried` has found so far."""
+def silent(_: str) -> None:
+    """Progress callback that prints nothing."""
 
 
-def tried(run: RunRecord, tell: Tell = silent) -> Evaluation:
-    """Predictions of a finished run's model on the test images; made once, and where that takes long, told of."""
-    if run not in TRIED:
-        model, test = run.model(), run.data().test
-        tell(f"Model of {run.name} on {len(test):,} test images ...")
-        parts, told = [], monotonic()
-        for part in torch.arange(len(test)).split(PART):
-            parts.append(evaluate(model.method, model.network, Images(test.pixels[part], test.labels[part])).probs)
-            if monotonic() - told > PATIENCE:
-                tell(f"  {int(part[-1]) + 1:,} of {len(test):,}")
-                told = monotonic()
-        TRIED[run] = Evaluation(torch.cat(parts), test.labels)
-    return TRIED[run]
+def test_predictions(run: StoredRun, progress: Progress = silent) -> Evaluation:  # noqa: PT028
+    """Predict the test images with the model of a finished run.
+
+    The result is cached with the run. progress: called with a line of text at the start, and every 10 seconds.
+
+    Example: `test_predictions(read_run(Path("runs/mine"))).accuracy`.
+    """
+    return run.once("test predictions", lambda: predict_test_images(run, progress))
 
 
-def discrepancy(run: RunRecord) -> str:
-    """A sentence on how the model does here if that is not what its summary says; nothing where they agree."""
-    here, then = f"{tried(run).accuracy:.2f} %", run.summary
-    if then and run.drawn.get("test_fingerprint") not in (None, run.data().test_fingerprint):
+def predict_test_images(run: StoredRun, progress: Progress) -> Evaluation:
+    """Predict the test images in chunks, with progress lines."""
+    here, allowed = {"runtime.device": run.settings.runtime.device}, parts_named(run.settings.to_dict())
+    model = TrainedModel.load(run.folder.path, here, allow=allowed)  # the run was read, so its code is allowed
+    test = run.data().test
+    progress(f"Model of {run.name} on {len(test):,} test images ...")
+    chunks, last = [], monotonic()
+    for chunk in torch.arange(len(test)).split(CHUNK):
+        chunks.append(evaluate(model.method, model.network, Images(test.pixels[chunk], test.labels[chunk])).probs)
+        if monotonic() - last > PROGRESS_EVERY:
+            progress(f"  {int(chunk[-1]) + 1:,} of {len(test):,}")
+            last = monotonic()
+    return Evaluation(torch.cat(chunks), test.labels)
+
+
+def discrepancy(run: StoredRun) -> str:
+    """A sentence if the model's accuracy here, or the test images, differ from those of the run; otherwise empty."""
+    here, summary = f"{test_predictions(run).accuracy:.2f} %", run.summary
+    if summary is None:
+        return ""
+    recorded = f"{summary['accuracy']:.2f} %"
+    if run.drawn.get("test_fingerprint") not in (None, run.data().test_fingerprint):
         return (
-            f"The test images here are not those of the run: {here} of these are right; the run itself ended with "
-            f"{then['accuracy']:.2f} % of its own."
+            f"The test images here are not those of the run: the model is right on {here} of these; the run reported "
+            f"{recorded} on its own."
         )
-    if not then or here == f"{then['accuracy']:.2f} %":
+    if here == recorded:
         return ""
     return (
-        f"Tried here on {hardware(choose_device(run.settings.runtime.device))}: {here}; the run itself ended with "
-        f"{then['accuracy']:.2f} % on {then['hardware']}, whose arithmetic may differ."
+        f"Evaluated here on {hardware(choose_device(run.settings.runtime.device))}: {here}; the run reported "
+        f"{recorded} on {summary['hardware']}, whose arithmetic may differ."
     )
 
 
 @dataclass(frozen=True)
 class Share:
-    """A number of right ones among images."""
+    """A number of correct images out of several."""
 
     right: int
     images: int
@@ -77,22 +93,22 @@ class Share:
 
 @dataclass(frozen=True)
 class ClassResult:
-    """How well one class is recognised."""
+    """How well the model recognises one class."""
 
     name: str
     labels: int
-    """Labelled training images that were given as this class."""
+    """Labelled training images of this class, by their given labels."""
     share: Share | None
-    """Right ones among its test images; None where it has none."""
+    """Correct ones among its test images; None if it has no test image."""
     rival: str
-    """The class that its images are most often taken for; empty where there is no mistake."""
+    """The class that its images are most often mistaken for; empty without mistakes."""
     mistaken: int
-    """How many are taken for that."""
+    """Number of these mistakes."""
 
 
-def class_results(run: RunRecord) -> list[ClassResult]:
-    """Every class of a finished run, in order."""
-    classes, confusion = run.data().classes, tried(run).confusion
+def class_results(run: StoredRun) -> list[ClassResult]:
+    """The result of every class of a finished run, in the order of the data set."""
+    classes, confusion = run.data().classes, test_predictions(run).confusion
     given = run.split().labels.bincount(minlength=len(classes)).tolist()
     results = []
     for number, (name, counts) in enumerate(zip(classes, confusion, strict=True)):
@@ -107,17 +123,17 @@ def class_results(run: RunRecord) -> list[ClassResult]:
 
 @dataclass(frozen=True)
 class Accepted:
-    """What remains of the test images where predictions below a confidence are set aside."""
+    """The test images whose predictions reach a confidence."""
 
     threshold: float
     kept: Share
     """Accepted ones among all test images."""
     share: Share
-    """Right ones among the accepted."""
+    """Correct ones among the accepted."""
 
 
 def accepted(result: Evaluation, thresholds: Sequence[float] = THRESHOLDS) -> list[Accepted]:
-    """Accuracy among the predictions of at least each confidence; thresholds that nothing reaches are left out."""
+    """Accuracy among the predictions that reach each confidence; thresholds that no prediction reaches are left out."""
     confidence, right = result.probs.amax(1), result.predicted == result.labels
     rows = []
     for threshold in thresholds:
@@ -134,15 +150,16 @@ class Paired:
     first: str
     second: str
     only_first: int
-    """Images that only the first has right."""
+    """Images that only the first model classifies correctly."""
     only_second: int
     chance: float
-    """Probability of a difference at least as large if both were equally good: the exact sign test of McNemar."""
+    """Probability of a difference at least as large if both were equally good: the exact McNemar test."""
 
 
-def paired(first: RunRecord, second: RunRecord) -> Paired:
-    """Compare two finished runs on one data set, image by image."""
-    ours, theirs = (each.predicted == each.labels for each in (tried(first), tried(second)))
+def paired(first: StoredRun, second: StoredRun, progress: Progress = silent) -> Paired:
+    """Compare the models of two finished runs on one data set, image by image."""
+    results = (test_predictions(first, progress), test_predictions(second, progress))
+    ours, theirs = (each.predicted == each.labels for each in results)
     only_first, only_second = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
     differ = only_first + only_second
     chance = float(binomtest(only_first, differ).pvalue) if differ else 1.0

@@ -1,8 +1,8 @@
-"""Checkpoints that survive a kill at any moment: written whole, checked by a digest, the last two kept.
+"""Checkpoints that survive a kill at any moment: written atomically, verified by a digest, the last two kept.
 
 A checkpoint is one safetensors file whose name ends in a digest of its bytes, as in
-`step-00000400-5c106cde1f0a6b3d.safetensors`: one rename makes it appear, and a damaged one no longer fits its name.
-Nothing in it can run code.
+`step-00000400-5c106cde1f0a6b3d.safetensors`. The digest of a corrupt file does not match its name. Loading a checkpoint
+never runs code from it.
 """
 
 import hashlib
@@ -23,35 +23,36 @@ from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
 
 KEPT = 2
+"""Number of checkpoints that a run keeps."""
 NAME = re.compile(r"step-(\d+)-([0-9a-f]{16})\.safetensors")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Tensors by dotted name, and small facts (counters, names) that fit JSON."""
+    """Tensors by dotted name, such as `online.backbone.weight`, and facts (counters, names) that JSON can hold."""
 
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
 
     def section(self, prefix: str) -> dict[str, Tensor]:
-        """Tensors whose name starts with `prefix.`, without it."""
+        """Tensors whose names start with `prefix.`, by the rest of their names."""
         start = prefix + "."
         return {name.removeprefix(start): tensor for name, tensor in self.tensors.items() if name.startswith(start)}
 
 
 def digest(data: bytes) -> str:
-    """16 hexadecimal digits of BLAKE2."""
+    """The BLAKE2 digest of the bytes, 16 hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def pack(checkpoint: Checkpoint) -> bytes:
-    """Bytes of a safetensors file; the facts are its metadata."""
+    """Return a checkpoint as the bytes of a safetensors file; the facts are its metadata."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
     return save_tensors(tensors, metadata={"facts": json.dumps(checkpoint.facts)})
 
 
 def unpack(data: bytes) -> Checkpoint:
-    """The checkpoint in the bytes of a safetensors file."""
+    """Return the checkpoint in the bytes of a safetensors file; raise a ValueError if they are not one."""
     try:
         tensors = load_tensors(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
@@ -61,34 +62,33 @@ def unpack(data: bytes) -> Checkpoint:
 
 
 def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint and drop all but the last two."""
+    """Write a checkpoint, delete all but the last two, and return its file."""
     folder.mkdir(exist_ok=True)
     data = pack(checkpoint)
     path = folder / f"step-{step:08d}-{digest(data)}.safetensors"
     write_atomically(path, data)
     for old in found(folder)[KEPT:]:
         old.unlink(missing_ok=True)
-    for part in folder.glob(".step-*"):  # left by a kill while writing
+    for part in folder.glob(".step-*"):  # a kill during a write leaves them
         part.unlink(missing_ok=True)
     return path
 
 
 def found(folder: Path) -> list[Path]:
-    """Checkpoints of a folder, newest first."""
+    """Files of the checkpoints in a folder, newest first."""
     paths = [path for path in folder.glob("step-*.safetensors") if NAME.fullmatch(path.name)]
     return sorted(paths, key=step_of, reverse=True)
 
 
 def step_of(path: Path) -> int:
-    """The step after which a checkpoint was taken, by its name."""
+    """The step after which a checkpoint was written, from its file name."""
     return int(path.name.split("-")[1])
 
 
 def load_newest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint whose bytes fit its digest; None where there is no checkpoint at all.
+    """Return the newest checkpoint that is not corrupt, or None if the folder has no checkpoint.
 
-    A damaged one is named in a warning and the one before it is used. Where none is left, that is an error: starting
-    afresh silently would throw the run away.
+    Warns about each corrupt one. Raises an `AggMatchError` if all are corrupt: a silent restart would lose the run.
     """
     paths = found(folder)
     unreadable = None
@@ -103,14 +103,14 @@ def load_newest(folder: Path) -> Checkpoint | None:
             continue
         try:
             if digest(data) != match[2]:
-                raise ValueError("its digest differs")
+                raise ValueError("its digest does not match its name")
             return unpack(data)
         except ValueError as error:
-            warnings.warn(f"Checkpoint {path} is damaged: {error}.", stacklevel=2)
+            warnings.warn(f"Checkpoint {path} is corrupt: {error}.", stacklevel=2)
     if unreadable is not None:
         raise AggMatchError(
-            f"No checkpoint in {folder} can be used ({unreadable.strerror}). Make them readable and resume again."
+            f"No checkpoint in {folder} can be read ({unreadable.strerror}). Make them readable and resume again."
         )
     if paths:
-        raise AggMatchError(f"No checkpoint in {folder} is whole. Remove {folder.parent} and start its run again.")
+        raise AggMatchError(f"All checkpoints in {folder} are corrupt. Delete {folder.parent} and start its run again.")
     return None

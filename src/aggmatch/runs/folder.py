@@ -1,4 +1,4 @@
-"""A run's folder: its configuration, split, metrics, checkpoints, model and summary."""
+"""The folder of a run: configuration, split, metrics, checkpoints, model and summary."""
 
 import fcntl
 import json
@@ -11,13 +11,29 @@ from aggmatch.config import Changes, Layer, as_layers
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
 from aggmatch.registry import refuse_code, short_name
-from aggmatch.runs.log import read_log
 from aggmatch.settings import RunSettings, parts_named, resolve
-from aggmatch.validate import Count, Natural, NonNegative, Percent, read_json, require
+from aggmatch.validate import Count, Natural, NonNegative, Percent, parse_json, read_json, require
+
+
+class Record(TypedDict):
+    """Types of the values in a line of `metrics.jsonl`; methods may add values of their own."""
+
+    step: Natural
+    seconds: NotRequired[float]
+    loss: NotRequired[float]
+    loss_labeled: NotRequired[float]
+    loss_unlabeled: NotRequired[float]
+    accuracy_average: NotRequired[float]
+    accuracy_online: NotRequired[float]
+    pseudo_precision: NotRequired[float]
+    pseudo_recall: NotRequired[float]
+    pseudo_coverage: NotRequired[float]
+    confidence: NotRequired[float]
+    queue_fill: NotRequired[list[Natural]]
 
 
 class Session(TypedDict):
-    """Where a process trained: a line of `sessions.jsonl`."""
+    """Where a process trained and from which step on: a line of `sessions.jsonl`."""
 
     step: Natural
     started: str
@@ -26,7 +42,7 @@ class Session(TypedDict):
 
 
 class Summary(TypedDict):
-    """What every `summary.json` holds; pseudo-label values only if the method makes pseudo labels."""
+    """Types of the values in `summary.json`; pseudo-label values exist only if the method makes pseudo labels."""
 
     data: str
     labels: Count
@@ -99,8 +115,9 @@ class RunFolder:
     def note_data(self, name: str) -> None:
         """Record the current name of the run's data set, which changes if a folder of images moves."""
         config = self.read_config()
-        if config["data"]["name"] != name:
-            self.write_json(self.config, config | {"data": {**config["data"], "name": name}})
+        data = config.get("data", {})
+        if data.get("name") != name:
+            self.write_json(self.config, config | {"data": {**data, "name": name}})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -119,7 +136,7 @@ class RunFolder:
             yield
 
     def records(self) -> list[dict[str, Any]]:
-        """The lines of the metrics; empty before the first one."""
+        """The records of the metrics; empty before the first one."""
         return read_log(self.metrics) if self.metrics.exists() else []
 
     def note_session(self, session: Mapping[str, Any]) -> None:
@@ -136,14 +153,15 @@ class RunFolder:
         return require(sessions[-1], Session, self.sessions) if sessions else None
 
     def read_config(self) -> dict[str, Any]:
-        """The stored configuration, nested, as it is."""
+        """The stored configuration as nested values, not validated."""
         config: dict[str, Any] = read_json(self.config, dict[str, Any], f"Is {self.path} the folder of a run?")
         return config
 
     def settings(self, changes: Changes = (), *, allow: Iterable[str] = ()) -> RunSettings:
-        """The settings of the run, with changes.
+        """Return the settings of the run with changes.
 
-        Code that the folder names (`method.name=file.py:Name`) is imported only if `changes` or `allow` name it too.
+        Code that the folder names (`method.name=file.py:Name`) is imported only if `changes` or `allow` name it too;
+        otherwise this raises an `AggMatchError`.
         """
         values, layers = self.read_config(), as_layers(changes)
         named = [name for layer in layers for name in parts_named(layer.values)]
@@ -155,12 +173,12 @@ class RunFolder:
         return resolve([Layer(str(self.config), values), *layers])
 
     def settings_here(self, changes: Changes = (), *, allow: Iterable[str] = ()) -> RunSettings:
-        """The settings of the run on this machine, which may have other devices than the one it was trained on."""
+        """The settings with a device that this machine has: it may be another machine than the one that trained."""
         layers = [Layer("this machine", {"runtime.device": "auto"}), *as_layers(changes)]
         return self.settings(layers, allow=allow)
 
     def result(self) -> dict[str, Any] | None:
-        """The summary; None while the run is not finished."""
+        """The content of `summary.json`; None before the run is finished."""
         if not self.summary.exists():
             return None
         summary: dict[str, Any] = read_json(self.summary, Summary)
@@ -176,3 +194,23 @@ def run_name(settings: RunSettings) -> str:
     data = settings.data
     name = Path(short_name(data.name)).name
     return f"{name}-{data.labels or 'all'}-{short_name(settings.method_name)}-fold{data.fold}"
+
+
+def is_record(line: bytes) -> bool:
+    """Whether a line of the metrics can be read."""
+    try:
+        parse_json(line, Record, "the line")
+    except AggMatchError:
+        return False
+    return True
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a metrics file; a last line that a kill cut short is left out."""
+    try:
+        *lines, last = path.read_bytes().split(b"\n")  # complete lines end with a newline
+    except OSError as error:
+        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
+    if is_record(last):
+        lines.append(last)
+    return [parse_json(line, Record, f"{path}, line {number}") for number, line in enumerate(lines, 1)]

@@ -1,39 +1,24 @@
-"""A run's metrics: lines of JSON, and TensorBoard's files where asked for."""
+"""The metrics of a run: one JSON object per line, and TensorBoard's files if the settings ask for them."""
 
 import json
 import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NotRequired, Self, TypedDict
+from typing import Any, Self
 
-from aggmatch.config import Natural
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
-from aggmatch.validate import require
-
-
-class Record(TypedDict):
-    """What a line of the metrics must hold, and what it holds if it holds it; methods add values of their own."""
-
-    step: Natural
-    seconds: NotRequired[float]
-    loss: NotRequired[float]
-    loss_labeled: NotRequired[float]
-    loss_unlabeled: NotRequired[float]
-    accuracy_average: NotRequired[float]
-    accuracy_online: NotRequired[float]
-    pseudo_precision: NotRequired[float]
-    pseudo_recall: NotRequired[float]
-    pseudo_coverage: NotRequired[float]
-    confidence: NotRequired[float]
-    queue_fill: NotRequired[list[Natural]]
+from aggmatch.runs.folder import is_record
 
 
 class Log:
-    """`metrics.jsonl`, one JSON object a line, appended; cut back to a checkpoint's position on resume.
+    """Writes `metrics.jsonl`, one JSON object per line.
 
-    With a `tensorboard` folder the same values go there as scalars.
+    path: the file. position: bytes of it to keep, as stored in a checkpoint; the rest is cut off. tensorboard: a folder
+    that gets the same values as scalars, or None. step: the number of steps that are done.
+
+    Example: `with Log(Path("metrics.jsonl")) as log: log.write({"step": 1, "loss": 0.5})`.
     """
 
     def __init__(self, path: Path, position: int = 0, *, tensorboard: Path | None = None, step: int = 0) -> None:
@@ -47,9 +32,9 @@ class Log:
                     stacklevel=2,
                 )
             lines = [line for line in written[:position].splitlines(keepends=True) if line.endswith(b"\n")]
-            readable = [line for line in lines if is_record(line)]  # at others, the end of the run would fail
-            if lost := len(lines) - len(readable):
-                warnings.warn(f"{path} has damaged lines, which are left out: {lost} of {len(lines)}.", stacklevel=2)
+            readable = [line for line in lines if is_record(line)]  # the summary needs to read them all
+            if corrupt := len(lines) - len(readable):
+                warnings.warn(f"{path} has corrupt lines, which are dropped: {corrupt} of {len(lines)}.", stacklevel=2)
             if (kept := b"".join(readable)) != written:
                 write_atomically(path, kept)
             self.file = path.open("ab")
@@ -66,11 +51,11 @@ class Log:
 
     @property
     def position(self) -> int:
-        """Length of what was written, in bytes."""
+        """Bytes written."""
         return self.file.seek(0, 2)
 
-    def settle(self) -> int:
-        """Make sure that a power cut cannot take what was written; returns its length in bytes."""
+    def sync(self) -> int:
+        """Make the written lines safe against a power cut, and return their length in bytes."""
         try:
             os.fsync(self.file.fileno())
         except OSError as error:
@@ -89,17 +74,8 @@ class Log:
                 self.writer.add_scalar(name, value, record["step"])
 
 
-def is_record(line: bytes) -> bool:
-    """Whether a line of the metrics can be read."""
-    try:
-        require(json.loads(line.decode()), Record, "it")
-    except (ValueError, RecursionError, AggMatchError):
-        return False
-    return True
-
-
 def summary_writer(folder: Path, step: int) -> Any:
-    """TensorBoard's writer; what an earlier process wrote after `step` is dropped."""
+    """TensorBoard's writer; values that an earlier process wrote after `step` are dropped."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -108,7 +84,7 @@ def summary_writer(folder: Path, step: int) -> Any:
 
 
 def scalars(record: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """The values of a record by name; lists (such as the fill of the queue) item by item."""
+    """Values of a record by name; each item of a list, such as the fill of the queue, is a value of its own."""
     found: list[tuple[str, float]] = []
     for name, value in record.items():
         if isinstance(value, list):
@@ -116,22 +92,3 @@ def scalars(record: Mapping[str, Any]) -> list[tuple[str, float]]:
         elif name != "step":
             found.append((name, value))
     return found
-
-
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """Records of a metrics file; a last line cut short by a kill is left out."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
-    records = []
-    for number, line in enumerate(lines, 1):
-        where = f"{path}, line {number}"
-        try:
-            record = json.loads(line.decode())
-        except (ValueError, RecursionError):
-            if number == len(lines):  # nothing, or cut short: whole lines end before it
-                break
-            raise AggMatchError(f"Cannot read {where}: it is not JSON.") from None
-        records.append(require(record, Record, where))
-    return records

@@ -56,6 +56,8 @@ class Line(NamedTuple):
     """The configuration as a text, equal exactly for the same run; None for older lines, which have none."""
     run: StoredRun | None
     """None if this version cannot run its configuration, or if it names code that is not allowed."""
+    problem: str = ""
+    """Why there is no run."""
 
 
 def encode(run: StoredRun) -> str:
@@ -77,14 +79,14 @@ def decode(text: str, where: str, allow: Iterable[str] = ()) -> Line:
     """Read a line; `where` it stands starts the error message."""
     values = parse_json(text, Any, where)
     if not isinstance(values, dict) or not isinstance(values.get("configuration"), dict):
-        return Line(text, None, None)
+        return Line(text, None, None, "The line has no configuration.")
     content = parse_json(text, Content, where)
     configuration = content["configuration"]
     try:
-        refuse_code(parts_named(configuration), allow, where)
+        refuse_code(parts_named(configuration), allow, "The configuration")
         settings = resolve([Layer("a stored result", configuration)])
-    except AggMatchError:
-        return Line(text, json.dumps(configuration, sort_keys=True), None)
+    except AggMatchError as error:
+        return Line(text, json.dumps(configuration, sort_keys=True), None, str(error))
     run = StoredRun(
         settings=settings,
         records=content["curve"],
@@ -109,10 +111,10 @@ def read_results(path: Path, allow: Iterable[str] = ()) -> list[Line]:
     return [decode(line, f"{path}, line {number}", allowed) for number, line in numbered if line.strip()]
 
 
-def add_results(path: Path, runs: Sequence[StoredRun]) -> int:
+def add_results(path: Path, runs: Sequence[StoredRun], allow: Iterable[str] = ()) -> int:
     """Append runs to a results file and return how many lines of the same runs they replaced; other lines stay."""
     new = {run.key: encode(run) for run in runs}
-    before = read_results(path) if path.exists() else []
+    before = read_results(path, allow) if path.exists() else []
     kept = [line.text for line in before if line.key not in new]
     write_atomically(path, ("\n".join([*kept, *new.values()]) + "\n").encode())
     return len(before) - len(kept)

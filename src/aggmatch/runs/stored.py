@@ -270,3 +270,12 @@ def find_runs(places: Iterable[Path]) -> list[Path]:
             raise AggMatchError(f"{place} holds no run: there is no config.json in it or below it.")
         found += below
     return list(dict.fromkeys(found))
+
+
+def most_complete(runs: Iterable[StoredRun]) -> list[StoredRun]:
+    """Each run once; of several versions of one run the most complete, or the last of equals."""
+    found: dict[str, StoredRun] = {}
+    for run in runs:
+        if run.completeness >= found.setdefault(run.key, run).completeness:
+            found[run.key] = run
+    return list(found.values())

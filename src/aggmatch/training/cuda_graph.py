@@ -1,4 +1,4 @@
-"""A function of device tensors, replayed as one CUDA graph once it is warm."""
+"""Replays a function of device tensors as one CUDA graph after a few ordinary calls."""
 
 import gc
 import warnings
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 WARM_CALLS = 3
-"""Ordinary calls before the capture: they let cuDNN choose its kernels and lazy buffers come to be."""
+"""Ordinary calls before the capture, in which cuDNN chooses its kernels and lazy buffers are allocated."""
 
 
 class Captured:
-    """Calls `function` as it is a few times, then captures it and replays the capture.
+    """Calls a function a few times, then captures it and replays the capture.
 
-    The function must read its arguments and change its state in place, on the device, with random numbers from
-    `generator` alone. Where it cannot be captured, it goes on being called as it is, after one warning.
+    function: takes tensors and changes its state in place, on the device. generator: its only source of random numbers.
+    If the capture fails, a warning says so and every call stays an ordinary one.
     """
 
     def __init__(self, function: Callable[..., None], generator: torch.Generator) -> None:
@@ -25,11 +25,11 @@ class Captured:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.gave_up = False
         self.inputs: tuple[Tensor, ...] = ()
-        # One stream for all warm calls and the capture: the allocator keeps memory apart for each.
+        # One stream for the warm calls and the capture: the allocator keeps a pool of memory per stream.
         self.stream = torch.cuda.Stream(generator.device)
 
     def __call__(self, *inputs: Tensor) -> None:
-        """The effect of `function(*inputs)`."""
+        """Do what `function(*inputs)` does."""
         if self.gave_up:
             self.function(*inputs)
             return
@@ -48,7 +48,7 @@ class Captured:
         self.graph.replay()
 
     def call_aside(self) -> None:
-        """An ordinary call, on the stream of the capture."""
+        """Make an ordinary call on the stream of the capture."""
         current = torch.cuda.current_stream(self.stream.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -56,7 +56,7 @@ class Captured:
         current.wait_stream(self.stream)
 
     def capture(self) -> bool:
-        """Record the function without running it; False if that cannot be done."""
+        """Record the function without running it; return False if that fails."""
         graph = torch.cuda.CUDAGraph()
         generators = self.generator, torch.cuda.default_generators[self.stream.device.index]
         untouched = [generator.clone_state() for generator in generators]
@@ -68,8 +68,8 @@ class Captured:
         except RuntimeError as error:
             self.gave_up = True
             for generator, state in zip(generators, untouched, strict=True):
-                generator.graphsafe_set_state(state)  # else it takes the capture for going on
-            first = error.__context__ or error  # not the one of ending the capture
+                generator.graphsafe_set_state(state)  # otherwise it stays in capture mode
+            first = error.__context__ or error  # not the later error from ending the capture
             reason = next(iter(str(first).splitlines()), type(first).__name__)
             warnings.warn(f"The step runs without a CUDA graph, which is slower: {reason}", stacklevel=3)
             return False
@@ -79,7 +79,7 @@ class Captured:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Collect garbage now and none within: an older graph that the collector destroys spoils a capture under way."""
+    """Collect garbage now, and none within: a graph that the collector destroys during a capture breaks the capture."""
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -1,7 +1,6 @@
-"""Optimizer, learning-rate schedule and weight average: a few fused operations each, driven by device tensors.
+"""Optimizer, learning-rate schedule and weight average, each in a few fused operations.
 
-Learning rate and decay are 0-d tensors computed from the step counter on the device, so that a captured step advances
-them when it is replayed. State goes by the names of the weights, as in every other part of a checkpoint.
+Learning rate and decay are computed from the step counter on the device, so a replayed CUDA graph advances them.
 """
 
 import math
@@ -14,7 +13,7 @@ from aggmatch.settings import OptimSettings
 
 
 def cosine_rate(lr: float, progress: Tensor) -> Tensor:
-    """η·cos(7π/16 · k/K), (0-d)."""
+    """Learning rate η·cos(7π/16 · k/K) at progress k/K; both 0-d."""
     return lr * torch.cos(7 * math.pi / 16 * progress)
 
 
@@ -33,21 +32,21 @@ class SGD:
 
     @torch.no_grad()
     def step(self, rate: Tensor) -> None:
-        """Apply the gradients, then free them. Parameters that a method does not use have none and stay."""
+        """Apply the gradients, then free them. Parameters without a gradient, which the method does not use, stay."""
         used = {name: parameter for name, parameter in self.parameters.items() if parameter.grad is not None}
         kernels = {name: parameter for name, parameter in used.items() if parameter.ndim > 1}
         others = {name: parameter for name, parameter in used.items() if parameter.ndim <= 1}
         weight_decay = self.settings.weight_decay
         if self.settings.optimizer == "lars":
             scale_to_norms(list(kernels.values()), self.settings)
-            weight_decay = 0.0  # is in the gradients now
+            weight_decay = 0.0  # the gradients contain it now
         self.descend(kernels, rate, weight_decay)
         self.descend(others, rate, 0.0)
         for parameter in used.values():
             parameter.grad = None  # the next backward then writes instead of adding
 
     def descend(self, parameters: Mapping[str, Tensor], rate: Tensor, weight_decay: float) -> None:
-        """Move parameters and velocities by one step, in one kernel."""
+        """Move parameters and velocities by one step, in one fused operation."""
         if parameters:
             torch._fused_sgd_(
                 list(parameters.values()),
@@ -63,17 +62,17 @@ class SGD:
             )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Velocity of every parameter, by its name."""
+        """Velocities by the names of their parameters."""
         return dict(self.velocity)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over the velocities of a checkpoint."""
+        """Continue with the velocities of a checkpoint."""
         for name, velocity in self.velocity.items():
             velocity.copy_(state[name])
 
 
 def gradients_of(parameters: list[Tensor]) -> list[Tensor]:
-    """Gradients of parameters, every one of which must have one."""
+    """Gradients of parameters; each must have one."""
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
@@ -85,7 +84,7 @@ def scale_to_norms(kernels: list[Tensor], settings: OptimSettings) -> None:
 
 
 def trust_ratios(kernels: list[Tensor], settings: OptimSettings) -> list[Tensor]:
-    """t·|w| / (|∇| + wd·|w|) of every kernel, each 0-d; 1 where weights or gradient are all 0."""
+    """t·|w| / (|∇| + wd·|w|) of each kernel, 0-d; 1 if its weights or its gradient are all 0."""
     weight_K = torch.stack(torch._foreach_norm(kernels))
     gradient_K = torch.stack(torch._foreach_norm(gradients_of(kernels)))
     ratio_K = settings.trust * weight_K / (gradient_K + settings.weight_decay * weight_K)
@@ -93,16 +92,16 @@ def trust_ratios(kernels: list[Tensor], settings: OptimSettings) -> list[Tensor]
 
 
 def average_decay(settings: OptimSettings, step: Tensor) -> Tensor:
-    """Decay of the weight average at step k (0-d)."""
+    """Decay λ_m of the weight average at step k; both 0-d."""
     decay = torch.full_like(step, settings.average, dtype=torch.float32)
     return torch.minimum(decay, (1 + step) / (10 + step)) if settings.average_warmup else decay
 
 
 @torch.no_grad()
 def update_average(average: nn.Module, online: nn.Module, decay: Tensor, *, copy_statistics: bool) -> None:
-    """θ_m ← λ_m θ_m + (1 − λ_m) θ          (Eq. 4)
+    """Move the average towards the online network: θ_m ← λ_m θ_m + (1 − λ_m) θ  (Eq. 4).
 
-    With `copy_statistics`, buffers (BatchNorm's running statistics) become those of the online network.
+    copy_statistics: whether to copy the buffers (BatchNorm's running statistics) of the online network.
     """
     averaged: list[Tensor] = list(average.parameters())
     current: list[Tensor] = list(online.parameters())
@@ -114,7 +113,7 @@ def update_average(average: nn.Module, online: nn.Module, decay: Tensor, *, copy
 
 
 def copy_buffers(target: nn.Module, source: nn.Module) -> None:
-    """Make a network's buffers those of its twin; all of a type by one kernel, which a mixed list would not be."""
+    """Copy all buffers from one network to its copy, with one operation per data type."""
     pairs = list(zip(target.buffers(), source.buffers(), strict=True))
     for dtype in {buffer.dtype for buffer, _ in pairs}:
         of_type = [pair for pair in pairs if pair[0].dtype == dtype]

@@ -1,9 +1,6 @@
-"""The one training loop: steps, metrics, evaluations, checkpoints, and a clean stop at any moment."""
+"""A training run: the loop with its metrics, evaluations, checkpoints and clean stop, and how to start or resume it."""
 
 import math
-import platform
-import signal
-import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -11,16 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
-import aggmatch
-from aggmatch.augment import check_images
+from aggmatch import __version__
 from aggmatch.config import Changes, as_layers, differences
 from aggmatch.data import DataSet, Images, Split, is_folder, load_for, locate, make_split
-from aggmatch.devices import choose_device, hardware
+from aggmatch.data.images import check_images
+from aggmatch.devices import choose_device, provenance
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import accuracies, evaluate
 from aggmatch.files import write_atomically
@@ -28,15 +24,22 @@ from aggmatch.registry import absolute
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint, pack
 from aggmatch.runs.folder import RunFolder
-from aggmatch.runs.log import Log, read_log
+from aggmatch.runs.log import Log
 from aggmatch.runs.stats import median_of_last
 from aggmatch.settings import RunSettings, parts_named
+from aggmatch.signals import signals
+from aggmatch.training.meters import Pace
 from aggmatch.training.optim import cosine_rate
 from aggmatch.training.trainer import Trainer
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: the run is saved and can go on
-    """A signal asked the run to stop; it was saved at `step`."""
+class Stopped(Exception):  # noqa: N818 - not an error: the run is saved and can be resumed
+    """Raised by `Run.train` after SIGINT or SIGTERM, once the run is saved.
+
+    step: the number of steps that are done. signal_number: the signal.
+
+    Example: `except Stopped as stop: print("saved at step", stop.step)`.
+    """
 
     def __init__(self, step: int, signal_number: int) -> None:
         super().__init__(f"stopped at step {step}")
@@ -45,29 +48,142 @@ class Stopped(Exception):  # noqa: N818 - not an error: the run is saved and can
 
 @dataclass
 class Run:
-    """One training run in its folder: made by `start` or `resume`, advanced by iterating over `train()`."""
+    """A training run and its folder. `start` and `resume` make it; iterating over `train()` advances it.
+
+    Example: `for record in start(resolve({}), "runs/mine").train(): print(record["step"], record.get("loss"))`.
+    """
 
     settings: RunSettings
     data: DataSet
     split: Split
+    """Which training images carry which label."""
     folder: RunFolder
     state: Trainer
+    """Both networks, the method, the optimizer and the counters."""
     seconds_before: float = 0.0
+    """Time spent training before `started`."""
     log_position: int = 0
+    """Bytes of the metrics file up to this state."""
     started: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
-        """Time spent training, earlier parts of a resumed run included."""
+        """Time spent training, with the earlier parts of a resumed run."""
         return self.seconds_before + time.monotonic() - self.started
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the run was trained to its last step and its result is written."""
         return self.folder.summary.exists()
 
+    @property
+    def labeled(self) -> Images:
+        """The labelled training images with their given labels."""
+        return Images(self.data.train.pixels[self.split.labeled], self.split.labels)
+
+    def train(self) -> Iterator[dict[str, Any]]:
+        """Train to the last step and yield each record that is written to `metrics.jsonl`.
+
+        A record holds `step`, `seconds`, and the metrics or accuracies of this step. A finished run yields nothing.
+        Iteration may stop early and continue with another call. Raises `Stopped` after a signal, when the run is saved,
+        and `AggMatchError` if a loss or weight is not finite.
+        """
+        if self.finished:
+            return
+        state, train, runtime = self.state, self.settings.train, self.settings.runtime
+        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}
+        with self.folder.locked(), self.open_log() as log, self.keeping_place(log), signals() as received:
+            now = {"step": state.steps_done, "started": timestamp()}
+            self.folder.note_session(now | provenance(state.device, state.threads))
+            pace = Pace(state.images_per_step, state.steps_done)
+            while state.steps_done < train.steps:
+                state.step()
+                record: dict[str, Any] = {}
+                if self.due(train.log_every):
+                    record |= self.read_metrics() | {"images_per_second": pace.read(state.steps_done)}
+                if self.due(train.evaluate_every):
+                    record |= self.read_accuracies()
+                    pace.restart(state.steps_done)
+                if record:
+                    record = {"step": state.steps_done, "seconds": round(self.seconds, 3)} | record
+                    log.write(record)
+                if state.steps_done in snapshots:
+                    self.keep_snapshot()
+                    pace.restart(state.steps_done)
+                stopping = bool(received)  # a later signal stops the run after the next step
+                if stopping or self.due(runtime.checkpoint_every):
+                    self.save(log)
+                    pace.restart(state.steps_done)
+                if record:
+                    yield record
+                if stopping and state.steps_done < train.steps:
+                    raise Stopped(state.steps_done, received[0])
+            self.finish()
+
+    def due(self, every: int) -> bool:
+        """Whether it is time for something that happens every N steps and at the last one."""
+        return self.state.steps_done % every == 0 or self.state.steps_done == self.settings.train.steps
+
+    def open_log(self) -> Log:
+        """Open the log at the position of the current state."""
+        tensorboard = self.folder.tensorboard if self.settings.runtime.tensorboard else None
+        return Log(self.folder.metrics, self.log_position, tensorboard=tensorboard, step=self.state.steps_done)
+
+    @contextmanager
+    def keeping_place(self, log: Log) -> Iterator[None]:
+        """Count the time within, and keep time and log position at the end, so that `train()` can be called again."""
+        self.started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.log_position, self.seconds_before = log.position, self.seconds
+            self.started = time.monotonic()
+
+    # Metrics ------------------------------------------------------------------------------------------------------
+
+    def read_metrics(self) -> dict[str, Any]:
+        """Return the means since the last log step: the only place where values of a step reach the host."""
+        self.check_finite()
+        state, settings = self.state, self.settings
+        progress = torch.tensor((state.steps_done - 1) / settings.train.steps)
+        rate = float(cosine_rate(settings.optim.lr, progress))
+        status = {name: value.tolist() for name, value in state.method.status().items()}
+        means = state.meters.read()
+        if "pseudo_recall" in means and means["pseudo_coverage"] > 0:  # no precision without pseudo labels
+            means["pseudo_precision"] = means["pseudo_recall"] / means["pseudo_coverage"]
+        return {**means, "lr": rate, **status}
+
+    def read_accuracies(self) -> dict[str, float]:
+        """Return the test accuracies of both networks in percent."""
+        state, test = self.state, self.data.test
+        return dict(accuracies(state.method, state.average, state.online, test, self.labeled, threads=state.threads))
+
+    def check_finite(self, *, weights: bool = False) -> None:
+        """Raise an `AggMatchError` if a logged value or, with `weights`, a weight is not finite.
+
+        The weights of the last step have not produced a loss yet, so they are checked before they are saved.
+        """
+        if bad := self.state.meters.first_bad_value():
+            problem = f"{bad.name} is not finite at step {bad.step}"
+        elif weights and not self.state.finite:
+            problem = f"weights are not finite after step {self.state.steps_done}"
+        else:
+            return
+        saved = checkpoints.found(self.folder.checkpoints)
+        newest = f"The last good checkpoint is {saved[0]}." if saved else "There is no checkpoint yet."
+        advice = "Start a new run with a lower learning rate (--set optim.lr=...)."
+        raise AggMatchError(f"Training stopped: {problem}. {newest} {advice}")
+
+    # Files --------------------------------------------------------------------------------------------------------
+
+    def save(self, log: Log) -> None:
+        """Write a checkpoint, unless the run has diverged."""
+        self.check_finite(weights=True)
+        facts = {"seconds": self.seconds, "log_position": log.sync()}
+        checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.checkpoint(**facts))
+
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go back to where a checkpoint was taken."""
+        """Continue from a checkpoint."""
         try:
             self.state.restore(checkpoint)
             self.seconds_before = checkpoint.facts["seconds"]
@@ -76,92 +192,12 @@ class Run:
             raise
         except (RuntimeError, KeyError) as error:
             raise AggMatchError(
-                f"Cannot resume {self.folder.path}: its newest checkpoint is not of this run or of this version of "
-                f"aggmatch, {aggmatch.__version__}."
+                f"Cannot resume {self.folder.path}: its newest checkpoint does not fit this run or aggmatch "
+                f"{__version__}. Use the version that wrote it, or start a new run."
             ) from error
 
-    @property
-    def labeled(self) -> Images:
-        """The labelled images with their given labels."""
-        return Images(self.data.train.pixels[self.split.labeled], self.split.labels)
-
-    def train(self) -> Iterator[dict[str, Any]]:
-        """Train to the last step, yielding every record that goes to `metrics.jsonl`; nothing to do if it is finished.
-
-        Raises `Stopped` after saving when a signal asks for it, and `AggMatchError` when a loss is not finite.
-        """
-        if self.finished:
-            return
-        state, train, runtime = self.state, self.settings.train, self.settings.runtime
-        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}
-        with self.folder.locked(), self.open_log() as log, self.keeping_place(log), signals() as received:
-            now = {"step": state.steps_done, "started": timestamp()}
-            self.folder.note_session(now | surroundings(state))
-            pace = Pace(state)
-            while state.steps_done < train.steps:
-                state.step()
-                record: dict[str, Any] = {}
-                if self.due(train.log_every):
-                    record |= self.read_metrics() | {"images_per_second": pace.read()}
-                if self.due(train.evaluate_every):
-                    record |= accuracies(state.method, state.average, state.online, self.data.test, self.labeled)
-                    pace.restart()
-                if record:
-                    record = {"step": state.steps_done, "seconds": round(self.seconds, 3)} | record
-                    log.write(record)
-                if state.steps_done in snapshots:
-                    self.keep_snapshot()
-                    pace.restart()
-                stopping = bool(received)  # a signal from here on finds the next step, which is saved in turn
-                if stopping or self.due(runtime.checkpoint_every):
-                    self.save(log)
-                    pace.restart()
-                if record:
-                    yield record
-                if stopping and state.steps_done < train.steps:
-                    raise Stopped(state.steps_done, received[0])
-            self.finish()
-
-    @contextmanager
-    def keeping_place(self, log: Log) -> Iterator[None]:
-        """Count the time within, and note where log and time stand at its end: `train()` may be called once more."""
-        self.started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.log_position, self.seconds_before = log.position, self.seconds
-            self.started = time.monotonic()
-
-    def due(self, every: int) -> bool:
-        """Whether this step is one of every so many, or the last."""
-        return self.state.steps_done % every == 0 or self.state.steps_done == self.settings.train.steps
-
-    def open_log(self) -> Log:
-        """The log, from where the run stands."""
-        tensorboard = self.folder.tensorboard if self.settings.runtime.tensorboard else None
-        return Log(self.folder.metrics, self.log_position, tensorboard=tensorboard, step=self.state.steps_done)
-
-    def read_metrics(self) -> dict[str, Any]:
-        """Means since the last log step: the only place where a step's values reach the host."""
-        self.check()
-        state, settings = self.state, self.settings
-        progress = torch.tensor((state.steps_done - 1) / settings.train.steps)
-        rate = float(cosine_rate(settings.optim.lr, progress))
-        status = {name: value.tolist() for name, value in state.method.status().items()}
-        means = state.meters.read()
-        if "pseudo_recall" in means and means["pseudo_coverage"] > 0:  # there is no precision of nothing
-            means["pseudo_precision"] = means["pseudo_recall"] / means["pseudo_coverage"]
-        return {**means, "lr": rate, **status}
-
-    def save(self, log: Log) -> None:
-        """Write a checkpoint, but never of a run that has gone bad."""
-        self.check()
-        self.check_weights()
-        facts = {"seconds": self.seconds, "log_position": log.settle()}
-        checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.checkpoint(**facts))
-
     def keep_snapshot(self) -> None:
-        """Write networks and method as they are now, for analyses; nothing of it is needed to go on."""
+        """Write both networks and the method for analyses. If that fails, only warn: training does not need them."""
         try:
             self.folder.snapshots.mkdir(exist_ok=True)
             write_atomically(self.folder.snapshot(self.state.steps_done), pack(self.state.snapshot(**self.facts())))
@@ -169,7 +205,7 @@ class Run:
             warnings.warn(f"A snapshot for analyses is missing: {error}", stacklevel=2)
 
     def facts(self) -> dict[str, Any]:
-        """What it takes to rebuild the networks without the data."""
+        """Return what is needed to rebuild the networks without the data."""
         return {
             "model": self.settings.model.name,
             "classes": list(self.data.classes),
@@ -182,42 +218,20 @@ class Run:
             "step": self.state.steps_done,
         }
 
-    def check(self) -> None:
-        """Stop the run if any logged value was not finite since it started."""
-        if bad := self.state.meters.first_bad_value():
-            raise self.diverged(f"{bad.name} is not finite at step {bad.step}")
-
-    def check_weights(self) -> None:
-        """Stop the run if a weight is not finite: no loss has been computed from the last step's weights yet."""
-        if not self.state.finite:
-            raise self.diverged(f"weights are not finite after step {self.state.steps_done}")
-
-    def diverged(self, what: str) -> AggMatchError:
-        """What is wrong, what can be gone back to, and what to do."""
-        return AggMatchError(
-            f"Training stopped: {what}. {self.last_good()} "
-            f"Start a new run with a lower learning rate (--set optim.lr=...)."
-        )
-
-    def last_good(self) -> str:
-        """A sentence on what can be gone back to."""
-        paths = checkpoints.found(self.folder.checkpoints)
-        return f"The last good checkpoint is {paths[0]}." if paths else "No checkpoint had been written yet."
-
     def finish(self) -> None:
         """Write the model and the summary."""
         state = self.state
-        summary = self.summarize()  # leaves the method prepared to predict with the evaluated network
+        summary = self.summarize()  # prepares the method to predict with the evaluated network
         tensors = {f"network.{name}": tensor for name, tensor in state.evaluated.state_dict().items()}
         tensors |= {f"method.{name}": state.method.get_buffer(name) for name in state.method.predictor}
         write_atomically(self.folder.model, pack(Checkpoint(tensors, self.facts())))
         self.folder.write_json(self.folder.summary, summary)
 
     def summarize(self) -> dict[str, Any]:
-        """The run's result with everything a reader needs to judge it."""
+        """Evaluate the reported network and return the content of `summary.json`."""
         settings, state = self.settings, self.state
-        final = evaluate(state.method, state.evaluated, self.data.test, self.labeled)
-        records = read_log(self.folder.metrics)
+        final = evaluate(state.method, state.evaluated, self.data.test, self.labeled, threads=state.threads)
+        records = self.folder.records()
         name = f"accuracy_{settings.train.evaluated}"
         median = median_of_last([record[name] for record in records if name in record])
         assert median is not None, "every run ends with an evaluation"
@@ -235,44 +249,24 @@ class Run:
             "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)),
             **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
-            **surroundings(state),
+            **provenance(state.device, state.threads),
             "finished": timestamp(),
         }
 
 
-def surroundings(state: Trainer) -> dict[str, Any]:
-    """Hardware and versions that a run is trained with."""
-    versions = {"aggmatch": aggmatch.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    return {"hardware": hardware(state.device, state.threads), "versions": versions}
-
-
 def timestamp() -> str:
-    """The moment, for people and files."""
+    """The current time in UTC, in ISO format."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class Pace:
-    """Images a second since it was last read or restarted."""
-
-    def __init__(self, state: Trainer) -> None:
-        self.state = state
-        self.restart()
-
-    def restart(self) -> None:
-        """Count from here; what took time before (an evaluation, say) does not count."""
-        self.since, self.steps = time.monotonic(), self.state.steps_done
-
-    def read(self) -> float:
-        """The rate so far; counts anew."""
-        steps, seconds = self.state.steps_done - self.steps, time.monotonic() - self.since
-        self.restart()
-        return round(steps * self.state.images_per_step / max(seconds, 1e-9), 1)
-
-
 def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None, download: bool = False) -> Run:
-    """Begin a run in a new folder, on the data set that the settings name or on `data`.
+    """Start a run in a new folder; nothing is trained before `Run.train`.
 
-    Data and split are read first, so a mistake there leaves no folder behind.
+    settings: see `resolve`. out: the folder, which must be empty or not exist yet. data: the data set, if it cannot be
+    read by the name in the settings; its own name must be the same. download: whether to fetch missing files of it.
+    Raises an `AggMatchError` if a setting does not fit the data; then no folder is made.
+
+    Example: `start(resolve({"data.name": "digits", "method.name": "fixmatch"}), "runs/mine")`.
     """
     folder = RunFolder(Path(out))
     folder.check_free()
@@ -280,13 +274,11 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     if data is None:
         settings = located(settings)
     if is_folder(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
-        raise AggMatchError(
-            f"{out} lies in the folder of images, which would take it for a class. Choose another --out."
-        )
+        raise AggMatchError(f"{out} is inside the folder of images, where it would be a class. Choose another --out.")
     data = data or load_for(settings.data, settings.runtime.data_dir, download)
     check_data(data, settings)
     split = make_split(data, settings.data)
-    if settings.data.split is not None:  # it decides both, whatever the settings say
+    if settings.data.split is not None:  # it decides both
         settings = replace(settings, data=replace(settings.data, labels=len(split.labeled), fold=split.fold))
     state = Trainer(settings, data, split, device)
     folder.create(split.encoded(), settings.to_dict())
@@ -301,12 +293,12 @@ def resume(
     download: bool = False,
     allow: Iterable[str] = (),
 ) -> Run:
-    """Continue the run of a folder.
+    """Continue the run of a folder from its newest checkpoint.
 
-    changes: settings of section `runtime`, which say where it runs; other settings must stay as they are. The name of a
-        folder of images may change if the images are the same: the run remembers the new place.
-    data: the data set, if it cannot be read by its name. download: whether missing files of it are fetched.
-    allow: code that the folder may name, see `RunFolder.settings`.
+    out: the folder. changes: settings of section `runtime`, which decide where it runs; other settings must stay as
+    they are. The path of a folder of images may change if the images are the same: the run remembers the new path.
+    data, download: see `start`. allow: code that the folder may name, such as `my_method.py:Mine`; other code of
+    the folder is not imported. Code that `changes` name is allowed too.
 
     Example: `for record in resume("runs/mine").train(): print(record["step"])`.
     """
@@ -317,16 +309,15 @@ def resume(
     if data is None:
         settings = located(settings)
         if is_folder(name := settings.data.name) and not Path(name).is_dir():
-            raise AggMatchError(
-                f"There is no folder {name} any more. If it has moved: aggmatch train NEW/PLACE --resume --out {out}"
-            )
+            moved = f"If it has moved: aggmatch train NEW/PATH --resume --out {out}"
+            raise AggMatchError(f"There is no folder {name} any more. {moved}")
     data = data or load_for(settings.data, settings.runtime.data_dir, download)
     check_data(data, settings)
     split = Split.read(folder.split, data)
     if not split.tested_on(data):
         raise AggMatchError(
-            f"Cannot resume {out}: the test images of {data.name} are not those it began with. Put these back, or "
-            f"start a new run with another --out."
+            f"Cannot resume {out}: the test images of {data.name} have changed. Restore them, or start a new run "
+            f"with another --out."
         )
     state = Trainer(settings, data, split, choose_device(settings.runtime.device))
     folder.note_data(settings.data.name)
@@ -335,75 +326,47 @@ def resume(
     if latest is not None:
         run.restore(latest)
     elif folder.metrics.exists() and not folder.summary.exists():
-        warnings.warn(f"{out} has no checkpoint; its run begins again.", stacklevel=2)
+        warnings.warn(f"{out} has no checkpoint; training starts again from step 0.", stacklevel=2)
     return run
 
 
 def located(settings: RunSettings) -> RunSettings:
-    """The settings with the whole path of a folder of images."""
+    """The settings with the absolute path of a folder of images."""
     return replace(settings, data=replace(settings.data, name=locate(settings.data.name)))
 
 
 def check_data(data: DataSet, settings: RunSettings) -> None:
-    """Refuse, before there is a run, what no run can be made of."""
+    """Raise an `AggMatchError` if no run can train on the data set."""
     if data.name != settings.data.name:
         raise AggMatchError(f"The data set is called '{data.name}', but data.name is '{settings.data.name}'.")
     if not len(data.test):
-        raise AggMatchError(f"{data.name} has no test images, so its accuracy could not be measured.")
+        raise AggMatchError(f"{data.name} has no test images, so no accuracy can be measured. Add test images.")
     check_images(data.train.pixels)
 
 
 def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] = ()) -> RunSettings:
-    """Settings of the run in a folder with `changes`, which are refused if they touch what it computes."""
+    """Return the settings of a stored run with changes; raise an `AggMatchError` if these change what it computes."""
     asked = {key: value for layer in as_layers(changes) for key, value in layer.values.items()}
     allowed = [*allow, *parts_named(asked)]
     settings = stored = folder.settings(allow=allowed)
-    method = absolute(asked.get("method.name", stored.method_name))
-    if method != stored.method_name:  # to which the settings of the other would be unknown
+    method = absolute(str(asked.get("method.name", stored.method_name)))
+    if method != stored.method_name:  # the other settings of the method would be unknown to this one
         changed = {"method.name": (stored.method_name, method)}
     else:
         settings = folder.settings(changes, allow=allowed)
         differing = differences(stored.to_dict(), settings.to_dict())
         changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
     places = changed.get("data.name")
-    if places and all(map(is_folder, places)):  # whether the images are the same, the split tells
+    if places and all(map(is_folder, places)):  # the split checks whether the images are the same
         del changed["data.name"]
     if changed:
         listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
-        raise AggMatchError(
-            f"Cannot resume {folder.path}: {listed}. Start a new run with another --out, or drop the change."
-        )
+        raise AggMatchError(f"Cannot resume {folder.path}: {listed}. Drop the change, or choose another --out.")
     return settings
 
 
 def start_or_resume(settings: RunSettings, out: Path, *, download: bool = False) -> Run:
-    """The run of these settings in a folder: begun if it is not there, continued if it is."""
+    """Return the run of these settings in a folder: resumed if the folder holds it, otherwise started."""
     if RunFolder(out).holds_run:
         return resume(out, [settings.layer("the new run")], download=download)
     return start(settings, out, download=download)
-
-
-@contextmanager
-def signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM instead of dying of them; a second Ctrl-C does its usual work.
-
-    Outside the main thread, where Python allows no handlers, nothing is collected.
-    """
-    received: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and sys.stderr.isatty():
-            print("\nStopping after this step; Ctrl-C again stops at once, without saving.", file=sys.stderr)
-        received.append(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    try:
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:
-        yield received
-        return
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

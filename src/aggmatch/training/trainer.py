@@ -1,4 +1,4 @@
-"""Everything that a run changes while it trains, and one step of it."""
+"""The state of a run that training changes, and one training step from top to bottom."""
 
 import copy
 from collections.abc import Iterator
@@ -8,25 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aggmatch.augment import Augmenter
-from aggmatch.build import build_modules
+from aggmatch.augment.views import Augmenter
 from aggmatch.data import DataSet, Split
 from aggmatch.data.streams import BalancedStream, IndexStream
-from aggmatch.devices import choose_threads, computing_on, has_bfloat16
+from aggmatch.devices import choose_threads, computing_on, has_bfloat16, side_stream
 from aggmatch.errors import AggMatchError
 from aggmatch.functional import score_pseudo_labels
-from aggmatch.methods import Batch, Method, StepResult
+from aggmatch.methods import Batch, Method, StepResult, build_modules
 from aggmatch.models import Network
 from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.settings import RunSettings
-from aggmatch.side_stream import side_stream
 from aggmatch.training.cuda_graph import Captured
 from aggmatch.training.meters import Meters
 from aggmatch.training.optim import SGD, average_decay, cosine_rate, update_average
 
 
 def seeds(settings: RunSettings) -> Iterator[int]:
-    """Unrelated seeds for the parts of a run, from its seed and its fold."""
+    """Independent seeds for weights, labelled stream, unlabelled stream and views, from the run's seed and fold."""
     sequence = np.random.SeedSequence([settings.train.seed, settings.data.fold])
     return (int(seed) for seed in sequence.generate_state(4, np.uint64) >> np.uint64(1))
 
@@ -34,14 +32,17 @@ def seeds(settings: RunSettings) -> Iterator[int]:
 class Trainer:
     """Networks, method, optimizer, streams, generator and counters of a run; `step` advances them all.
 
-    All images lie on the device as uint8, and a step reads nothing back from it.
+    settings: of the run. data, split: the images and which of them carry which label. device: where everything lies,
+    the training images as uint8. A step reads nothing back from the device.
+
+    Example: `trainer.step()`, then `trainer.meters.read()["loss"]`.
     """
 
     def __init__(self, settings: RunSettings, data: DataSet, split: Split, device: torch.device) -> None:
         self.settings, self.device = settings, device
         weight_seed, labeled_seed, unlabeled_seed, view_seed = seeds(settings)
         self.pixels = data.train.pixels.to(device)
-        # Of a set where some classes are not known, those that are say nothing about pseudo labels: they were given.
+        # If some classes are unknown, the known ones are the given labels: they cannot score pseudo labels.
         self.truth = data.train.labels.to(device) if (data.train.labels >= 0).all() else None
         split = split.to(device)
         self.labeled_index, self.labels = split.labeled, split.labels
@@ -62,17 +63,19 @@ class Trainer:
         self.generator = torch.Generator(device).manual_seed(view_seed)
         self.meters = Meters(device)
         self.steps_done = 0
-        self.step_counter = torch.zeros((), device=device)  # the same on the device, for schedules
+        self.step_counter = torch.zeros((), device=device)  # the same number on the device, for schedules
         captured = device.type == "cuda" and settings.runtime.graph
         self.run_step = Captured(self.compute, self.generator) if captured else self.compute
 
     def build_modules(self, data: DataSet, unlabeled: int, seed: int) -> tuple[Method[Any], Network, Network]:
-        """The method, the online network, and the average, which starts as its copy and never needs a gradient."""
+        """Make the method, the online network and the average, which starts as a copy and needs no gradients."""
         precision = self.settings.train.precision
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             method, online = build_modules(
-                self.settings,
+                self.settings.model.name,
+                self.settings.method_name,
+                self.settings.method,
                 channels=data.train.pixels.shape[1],
                 classes=len(data.classes),
                 labels=len(self.labels),
@@ -90,46 +93,46 @@ class Trainer:
 
     @property
     def evaluated(self) -> Network:
-        """The network whose accuracy is the headline."""
+        """The network whose accuracy is reported and which is saved as the model."""
         return self.average if self.settings.train.evaluated == "average" else self.online
 
     @property
     def graph(self) -> torch.cuda.CUDAGraph | None:
-        """The captured step, once there is one."""
+        """The captured step; None before the capture and without one."""
         return self.run_step.graph if isinstance(self.run_step, Captured) else None
 
     @property
     def finite(self) -> bool:
-        """Whether all weights of both networks are; reads from the device."""
+        """Whether all weights of both networks are finite; reads from the device."""
         weights = [*self.online.parameters(), *self.average.parameters()]
         return bool(torch.stack(torch._foreach_norm([weight.detach() for weight in weights])).isfinite().all())
 
     @property
     def images_per_step(self) -> int:
-        """Images whose views a step makes, each counted once a view."""
+        """Views of images that a step makes."""
         train, views = self.settings.train, self.method.views
         return train.batch * (len(views.labeled) + train.unlabeled_ratio * len(views.unlabeled))
 
     def step(self) -> None:
-        """Take the next images of both streams and learn from them."""
+        """Learn from the next images of both streams."""
         with computing_on(self.device, self.threads):
             self.method.refresh(self.steps_done)
             self.run_step(*self.draw_indices())
         self.steps_done += 1
 
     def draw_indices(self) -> tuple[Tensor, Tensor]:
-        """Positions among the labelled images and indices of unlabelled ones, none where the method wants none."""
+        """Draw positions among the labelled images (B,) and indices of unlabelled images, (µB,) or none."""
         position_B = self.labeled_stream.next()
         return position_B, self.unlabeled_stream.next() if self.method.views.unlabeled else position_B[:0]
 
     def compute(self, position_B: Tensor, unlabeled_B: Tensor) -> None:
-        """Everything of a step that happens on the device: views, loss, gradients, optimizer, average, metrics."""
+        """Do the part of a step that runs on the device: views, loss, gradients, optimizer, average, metrics."""
         batch = self.make_batch(position_B, unlabeled_B)
-        self.online.zero_grad()  # a capture that failed half-way leaves gradients in memory that is gone
+        self.online.zero_grad()  # a failed capture leaves gradients in memory that is freed
         self.online.train()
         self.average.train()
         result = self.method.step(batch, self.online, self.average)
-        with side_stream(self.device) as notes:  # reads `batch` and `result`, which live until it has joined
+        with side_stream(self.device) as notes:  # reads `batch` and `result`, which exist until the join
             self.note(batch, result)
         result.loss.backward()
         self.optimizer.step(cosine_rate(self.settings.optim.lr, batch.progress))
@@ -142,17 +145,8 @@ class Trainer:
         notes.join()
         self.step_counter.add_(1)
 
-    def note(self, batch: Batch, result: StepResult) -> None:
-        """Add what a step is logged by to the meters."""
-        values = {**result.parts, "loss": result.loss.detach()}
-        if result.pseudo is not None:
-            truth_B = None if self.truth is None else self.truth[batch.unlabeled_index]
-            scores = score_pseudo_labels(result.pseudo, truth_B)
-            values |= {f"pseudo_{name}": value for name, value in scores.items()}
-        self.meters.add(values, self.step_counter)
-
     def make_batch(self, position_B: Tensor, unlabeled_B: Tensor) -> Batch:
-        """The images and the views of them that the method names."""
+        """Make the views of the images that the method asks for."""
         views = self.method.views
         with side_stream(self.device) as labeled_views:
             labeled_B, labels_B = self.labeled_index[position_B], self.labels[position_B]
@@ -171,21 +165,30 @@ class Trainer:
         )
 
     def make_views(self, names: tuple[str, ...], index_B: Tensor) -> tuple[Tensor, ...]:
-        """The named views of the images at the given indices."""
+        """The named views of the images at the given indices, each (B, C, H, W)."""
         return tuple(self.augment(name, self.pixels[index_B], self.generator) for name in names)
+
+    def note(self, batch: Batch, result: StepResult) -> None:
+        """Add the logged values of a step to the meters."""
+        values = {**result.parts, "loss": result.loss.detach()}
+        if result.pseudo is not None:
+            truth_B = None if self.truth is None else self.truth[batch.unlabeled_index]
+            scores = score_pseudo_labels(result.pseudo, truth_B)
+            values |= {f"pseudo_{name}": value for name, value in scores.items()}
+        self.meters.add(values, self.step_counter)
 
     # Checkpoints -------------------------------------------------------------------------------------------------
 
     def modules(self) -> dict[str, dict[str, Tensor]]:
-        """States of both networks and of the method."""
+        """State dictionaries of both networks and of the method."""
         return {name: getattr(self, name).state_dict() for name in ("online", "average", "method")}
 
     def snapshot(self, **facts: object) -> Checkpoint:
-        """What analyses look at: both networks and the method, without what it takes to go on training."""
+        """Both networks and the method, for analyses; training cannot continue from it."""
         return Checkpoint(join(**self.modules()), facts)
 
     def checkpoint(self, **facts: object) -> Checkpoint:
-        """The whole state, for a checkpoint."""
+        """The whole state, from which `restore` continues."""
         tensors = join(
             **self.modules(),
             optimizer=self.optimizer.state_dict(),
@@ -202,11 +205,11 @@ class Trainer:
         return Checkpoint(tensors, {**counters, **facts})
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue exactly where `checkpoint` was called, on a device of the same kind."""
+        """Continue exactly where `checkpoint` was called, on the same type of device."""
         kind = checkpoint.facts.get("device", self.device.type)
         if kind != self.device.type:
             raise AggMatchError(
-                f"Cannot resume on {self.device.type} what was trained on {kind}: random numbers and arithmetic "
+                f"Cannot resume on {self.device.type} a run that was trained on {kind}: random numbers and arithmetic "
                 f"differ. Resume it with --device {kind}, or start a new run."
             )
         for name in ("online", "average", "method", "optimizer"):
@@ -221,5 +224,5 @@ class Trainer:
 
 
 def join(**sections: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors of all sections under dotted names."""
+    """Tensors of all sections by `section.name`."""
     return {f"{section}.{name}": tensor for section, state in sections.items() for name, tensor in state.items()}

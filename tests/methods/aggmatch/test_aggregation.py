@@ -96,13 +96,11 @@ def test_one_subset_without_a_class_term_is_plain_attention():
     assert result.confidence.tolist() == [1.0] * len(feature)
 
 
-def test_a_query_prefers_slots_with_like_predictions():
+def test_a_query_prefers_slots_with_similar_predictions():
     """The sign of the class term: taken literally, the paper's formula would prefer the unlike slot."""
     feature = torch.tensor([[1.0, 0.0]])
     memory = Memory(
-        torch.tensor([[1.0, 0.0], [1.0, 0.0]]),
-        torch.tensor([[0.9, 0.1], [0.1, 0.9]]),
-        torch.tensor([[0, 1]]),
+        torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[0.9, 0.1], [0.1, 0.9]]), torch.tensor([[0, 1]])
     )
     like = aggregate(feature, torch.tensor([[0.9, 0.1]]), memory, temperature=0.05)
     assert like.probs[0, 0] > 0.85
@@ -118,14 +116,14 @@ def test_confidence_is_one_exactly_when_all_subsets_agree(seed, subsets):
     torch.testing.assert_close(result.probs.sum(-1), torch.ones(len(feature)))
 
 
-def test_an_empty_queue_gives_back_the_prediction_without_confidence():
+def test_an_empty_queue_returns_the_prediction_with_confidence_zero():
     feature, probs, memory = random_case(empty=1.1)
     result = aggregate(feature, probs, memory, temperature=0.05)
     torch.testing.assert_close(result.probs, probs)
     assert result.confidence.tolist() == [0.0] * len(feature)
 
 
-def test_an_empty_subset_neither_votes_nor_enters_the_mean():
+def test_an_empty_subset_does_not_vote():
     feature, probs, memory = random_case(subsets=3)
     kept = memory._replace(slot=memory.slot[[0, 2]])
     memory.slot[1] = EMPTY
@@ -186,7 +184,7 @@ def test_aggregation_on_the_gpu_equals_the_cpu():
 
 
 @pytest.mark.parametrize("class_term", ["divergence", "distance"])
-def test_the_terms_of_the_similarity_are_the_cosine_and_what_is_minus_a_divergence(class_term):
+def test_the_terms_of_the_similarity_are_the_cosine_and_minus_the_divergence(class_term):
     query, feature = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.6, 0.8], [-1.0, 0.0]])
     probs, held = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     options = {"feature_term": True, "class_term": class_term, "class_weight": 0.5}
@@ -205,7 +203,7 @@ def test_the_terms_of_the_similarity_are_the_cosine_and_what_is_minus_a_divergen
         ({"feature_term": True, "class_term": "divergence", "class_weight": 0.0}, "classes"),
     ],
 )
-def test_a_term_that_is_switched_off_is_zero(options, zero):
+def test_a_term_that_is_off_is_zero(options, zero):
     feature, probs, memory = random_case()
     terms = similarity_terms(feature, probs, memory.feature, memory.probs, **options)
     assert [name for name in ("feature", "classes") if not getattr(terms, name).any()] == [zero]

@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from aggmatch.functional import sharpen, soft_cross_entropy
-from aggmatch.methods.aggmatch.aggregation import Aggregate
+from aggmatch.functional import Aggregate, sharpen, soft_cross_entropy
 
 
 def run(state, steps):
@@ -16,7 +15,7 @@ def forward(network, *batches):
     return zip(output.feature.detach().split(sizes), output.logits.detach().split(sizes), strict=True)
 
 
-def test_the_loss_weighs_sharpened_aggregates_by_their_confidence(toy_state):
+def test_the_loss_weights_sharpened_aggregates_by_their_confidence(toy_state):
     state = toy_state(method__unlabeled_weight=0.5)
     run(state, 5)
     batch = state.make_batch(*state.draw_indices())
@@ -112,7 +111,7 @@ def test_confidence_is_a_weight_a_mask_by_vote_entropy_or_fixmatchs_mask(toy_sta
     method = toy_state(**options).method
     aggregated = Aggregate(torch.empty(3, 3), torch.empty(3, 3), torch.tensor([1.0, 0.5, 0.0]))
     target = torch.tensor([[0.4, 0.3, 0.3], [0.8, 0.1, 0.1], [0.6, 0.2, 0.2]])
-    assert method.weigh(aggregated, target).tolist() == expected
+    assert method.loss_weights(aggregated, target).tolist() == expected
 
 
 @pytest.mark.parametrize("name", ["feature_term", "class_term"])
@@ -125,7 +124,7 @@ def test_both_terms_of_the_similarity_can_be_switched_off(toy_state, name):
     for s in (state, without):
         s.method.load_state_dict(state.method.state_dict())
         ((feature, logits),) = forward(state.online, batch.unlabeled[0])
-        memory = s.method.deal(torch.Generator().manual_seed(0))
+        memory = s.method.split(torch.Generator().manual_seed(0))
         captured.append(s.method.attend(feature, logits.softmax(-1), memory).probs)
     assert not torch.allclose(*captured)
 

@@ -42,7 +42,7 @@ def test_slots_keep_unit_feature_distribution_and_source_together():
     assert queue.fill.tolist() == [1, 0, 2]
 
 
-def test_the_oldest_leave_first_after_a_wrap():
+def test_new_candidates_replace_the_oldest():
     queue = ClassBalancedQueue(rings=1, slots=3, features=2, classes=3)
     put(queue, [0, 0], [1, 2])
     put(queue, [0, 0], [3, 4])
@@ -51,14 +51,14 @@ def test_the_oldest_leave_first_after_a_wrap():
     assert ring_of(queue, 0) == [3, 4, 5]
 
 
-def test_of_more_candidates_than_slots_the_newest_stay():
+def test_a_ring_keeps_the_last_candidates_if_it_gets_more_than_its_slots():
     queue = ClassBalancedQueue(rings=2, slots=3, features=2, classes=3)
     put(queue, [0] * 8 + [1], list(range(9)))
     assert ring_of(queue, 0) == [5, 6, 7]
     assert ring_of(queue, 1) == [8]
 
 
-def test_rejected_candidates_leave_no_trace():
+def test_rejected_candidates_change_no_slot():
     queue = ClassBalancedQueue(rings=2, slots=3, features=2, classes=3)
     put(queue, [0, 0, 1], [1, 2, 3], accept=[False, True, False])
     assert ring_of(queue, 0) == [2]
@@ -89,19 +89,19 @@ def test_every_ring_behaves_like_a_deque(batches, slots):
     subsets=st.integers(1, 7),
     seed=st.integers(0, 100),
 )
-def test_a_split_deals_every_filled_slot_once_and_evenly(fills, slots, subsets, seed):
+def test_a_split_puts_every_filled_slot_into_one_subset_evenly(fills, slots, subsets, seed):
     queue = ClassBalancedQueue(rings=len(fills), slots=slots, features=2, classes=3)
     for ring, fill in enumerate(fills):
         if fill:
             put(queue, [ring] * fill, list(range(fill)))
     slot_MS = queue.split(subsets, generator(seed)).slot
     filled_MS = slot_MS != EMPTY
-    dealt = slot_MS[filled_MS].tolist()
+    used = slot_MS[filled_MS].tolist()
     everything = [ring * slots + slot for ring, fill in enumerate(fills) for slot in range(min(fill, slots))]
-    assert sorted(dealt) == everything
+    assert sorted(used) == everything
     for ring in range(len(fills)):
-        hands = ((slot_MS // slots == ring) & filled_MS).sum(1)
-        assert hands.max() - hands.min() <= 1
+        sizes = ((slot_MS // slots == ring) & filled_MS).sum(1)
+        assert sizes.max() - sizes.min() <= 1
 
 
 def test_a_split_is_random_and_follows_its_generator():
@@ -114,7 +114,7 @@ def test_a_split_is_random_and_follows_its_generator():
     assert member.float().mean().item() == pytest.approx(1 / 4, abs=0.07)
 
 
-def test_the_queue_travels_with_the_state_dict():
+def test_the_state_dict_holds_the_queue():
     queue = ClassBalancedQueue(rings=2, slots=3, features=2, classes=3)
     put(queue, [0, 1, 1], [4, 5, 6])
     copy = ClassBalancedQueue(rings=2, slots=3, features=2, classes=3)

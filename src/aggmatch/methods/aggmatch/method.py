@@ -7,15 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from aggmatch.config import Count, Fraction, Natural, NonNegative, Positive
+from aggmatch.devices import side_stream
 from aggmatch.functional import Aggregate, PseudoLabels, one_hot, sharpen, soft_cross_entropy
 from aggmatch.methods.aggmatch.aggregation import ClassTerm, Memory, Terms, aggregate
-from aggmatch.methods.aggmatch.explain import QueueExplainer
-from aggmatch.methods.aggmatch.queue import ClassBalancedQueue
-from aggmatch.methods.alignment import FadingAlignment
+from aggmatch.methods.aggmatch.queue import ClassBalancedQueue, QueueExplainer
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
-from aggmatch.methods.start import Start, StartSettings
+from aggmatch.methods.shared import FadingAlignment, Start, StartSettings
 from aggmatch.models import Network, Output
-from aggmatch.side_stream import side_stream
 
 
 @dataclass(frozen=True, kw_only=True)

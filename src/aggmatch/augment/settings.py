@@ -1,0 +1,86 @@
+"""Section `views` of the configuration."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from aggmatch.config import Fraction, Natural, Settings
+from aggmatch.validate import InvalidValue
+
+Interpolation = Literal["nearest", "bilinear"]
+OPERATIONS = (
+    "auto_contrast",
+    "brightness",
+    "color",
+    "contrast",
+    "equalize",
+    "identity",
+    "posterize",
+    "rotate",
+    "sharpness",
+    "shear_x",
+    "shear_y",
+    "solarize",
+    "translate_x",
+    "translate_y",
+)
+"""Names of the operations of RandAugment, which `randaugment.OPERATIONS` defines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CropSettings(Settings):
+    """Section `views.crops`: large and small crops. The defaults are those of PAWS for CIFAR-10."""
+
+    large_area: tuple[Fraction, ...] = (0.75, 1.0)
+    """Smallest and largest share of the image's area in a large crop, which is resized to the side of the image."""
+    small_area: tuple[Fraction, ...] = (0.3, 0.75)
+    """Smallest and largest share of the image's area in a small crop."""
+    small_side: Fraction = 18 / 32
+    """Side of a small crop as a share of the image's side; rounded to whole pixels, at least 4."""
+    jitter: Fraction = 0.4
+    """Brightness, contrast and saturation change by factors from 1 − jitter to 1 + jitter, in random order."""
+    jittered: Fraction = 0.8
+    """Share of the crops with colour jitter."""
+    solarized: Fraction = 0.2
+    """Share of the crops in which grey values above a random threshold are inverted."""
+    equalized: Fraction = 0.2
+    """Share of the crops with an equalized histogram."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("large_area", "small_area"):
+            ends = getattr(self, name)
+            if len(ends) != 2 or not 0 < ends[0] <= ends[1]:
+                raise InvalidValue(name, f"must be two shares above 0, the smaller first, got {list(ends)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewSettings(Settings):
+    """Section `views`: how views are made. Example: `ViewSettings(strong="my_views.py:noisy", cutout=0.25)`."""
+
+    weak: str = "weak"
+    """View that methods get as `weak`: one of `aggmatch list views`, or `path/to/file.py:Name`."""
+    strong: str = "strong"
+    """View that methods get as `strong`."""
+    flip: bool | None = None
+    """Whether half of the images are flipped horizontally. None: if that preserves the classes of the data set."""
+    shift: Fraction = 0.125
+    """Largest shift of the weak view as a share of the side, with reflected borders: 4 pixels of 32."""
+    randaugment: Literal["discrete", "continuous"] = "continuous"
+    """discrete: integer levels, each round applied with probability ½. continuous: magnitudes from ranges, always."""
+    ops: tuple[str, ...] = OPERATIONS
+    """Operations from which every round draws one per image, with replacement."""
+    rounds: Natural | None = None
+    """Operations per image. None: 2 if discrete, 3 if continuous."""
+    cutout: Fraction = 0.5
+    """Side of the grey square as a share of the image's side; if continuous, the largest side. 0 switches it off."""
+    interpolation: Interpolation = "nearest"
+    """How rotation, shear and translation sample pixels; bilinear suits very small images."""
+    crops: CropSettings = field(default_factory=CropSettings)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.ops:
+            raise InvalidValue("ops", "must name at least one operation, got none")
+        for name in self.ops:
+            if name not in OPERATIONS:
+                raise InvalidValue("ops", f"must hold names among {', '.join(OPERATIONS)}, got {name!r}")

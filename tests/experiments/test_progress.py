@@ -1,0 +1,58 @@
+"""What a person sees of runs that train in other processes."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from aggmatch.experiments import progress
+from aggmatch.experiments.parallel import Event
+from aggmatch.experiments.planned import Failure
+
+
+@pytest.fixture
+def events(plan):
+    """Two runs: one finishes, the other fails."""
+    good, bad = plan().runs[:2]
+    logged = {"step": 2, "seconds": 1.0, "loss": 0.5, "images_per_second": 100.0}
+    evaluated = {"step": 4, "seconds": 2.0, "accuracy_average": 61.0, "accuracy_online": 60.0}
+    return [
+        Event(good, "started"),
+        Event(bad, "started"),
+        Event(good, "logged", logged),
+        Event(good, "logged", evaluated),
+        Failure(bad, "no memory"),
+        Event(good, "finished"),
+    ]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("quiet", [True, False])
+def test_failures_are_passed_on(events, monkeypatch, terminal, quiet):
+    monkeypatch.setattr(progress, "stdout", Console(file=io.StringIO(), force_terminal=terminal))
+    assert list(progress.show_progress(events, quiet=quiet)) == [events[4]]
+
+
+def test_without_a_terminal_starts_evaluations_and_ends_are_lines(events, capsys):
+    assert list(progress.show_progress(events, quiet=False)) == [events[4]]
+    good, bad = (event.run.title for event in events[:2])
+    assert capsys.readouterr().out.splitlines() == [
+        f"{good}  started",
+        f"{bad}  started",
+        f"{good}  step 4/4  accuracy 61.00 %",
+        f"{good}  finished",
+    ]
+
+
+def test_on_a_terminal_every_run_has_a_bar_and_then_a_line(events, monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=160)
+    monkeypatch.setattr(progress, "stdout", screen)
+    shown = progress.show_progress(events[:4], quiet=False)
+    assert list(shown) == []
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "4/4" in text
+    assert "loss 0.500  accuracy 61.00 %" in text
+    list(progress.show_progress(events, quiet=False))
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert f"{events[0].run.title}  finished  100 img/s  loss 0.500  accuracy 61.00 %" in text
+    assert f"{events[1].run.title}  failed" in text

@@ -1,0 +1,34 @@
+"""What tests of a single step share."""
+
+import copy
+from dataclasses import replace
+
+import torch
+
+
+def after_steps(state, steps, progress=0.1):
+    """A trainer after some steps, and its next batch as if that share of the training were done."""
+    for _ in range(steps):
+        state.step()
+    return state, replace(state.make_batch(*state.draw_indices()), progress=torch.tensor(progress))
+
+
+def probabilities(network, images):
+    """Class probabilities of one batch, normalised by its own statistics."""
+    return copy.deepcopy(network).train()(images).logits.detach().double().softmax(-1)
+
+
+def record_logits(network):
+    """A list that gets all logits which the network returns from now on, with their gradients."""
+    outputs = []
+    forward = network.forward
+
+    def spy(images, **options):
+        output = forward(images, **options)
+        if output.logits.requires_grad:
+            output.logits.retain_grad()
+        outputs.append(output.logits)
+        return output
+
+    network.forward = spy
+    return outputs
