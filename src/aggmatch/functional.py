@@ -83,7 +83,10 @@ def interleave(batches: Sequence[Tensor]) -> list[Tensor]:
 
 
 class PseudoLabels(NamedTuple):
-    """The labels that a method assigns to an unlabelled batch, for the log."""
+    """The labels that a method assigns to an unlabelled batch, for the log.
+
+    Example: `PseudoLabels(probs.argmax(-1), (probs.amax(-1) >= 0.95).float())`.
+    """
 
     target: Tensor
     """Class, (B,) int64."""
@@ -92,7 +95,10 @@ class PseudoLabels(NamedTuple):
 
 
 class Aggregate(NamedTuple):
-    """Refined predictions, and the agreement of the subsets of the memory."""
+    """Refined predictions, and the agreement of the subsets of the memory.
+
+    Example: `aggregate(feature, probs, memory, temperature=0.05).confidence`.
+    """
 
     probs: Tensor
     """p̄, mean of the distributions by each subset, (B, Y)."""

@@ -28,7 +28,10 @@ class Views:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What a method knows about the task when it is built."""
+    """What a method knows about the task when it is built.
+
+    Example: `Problem(classes=10, features=128, labels=40, images=50_000)`.
+    """
 
     classes: int
     """Y, number of classes."""
@@ -53,7 +56,10 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """The images of one step, on the training device. It does not hold the true labels of unlabelled images."""
+    """The images of one step, on the training device. It does not hold the true labels of unlabelled images.
+
+    Example: `weak, strong = batch.unlabeled`, for a method with two views of unlabelled images.
+    """
 
     labeled: tuple[Tensor, ...]
     """One tensor for each of `views.labeled`, (B, C, H, W) uint8."""
@@ -75,7 +81,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step computed. All tensors stay on the device."""
+    """What a step computed. All tensors stay on the device.
+
+    Example: `StepResult(loss, {"loss_labeled": loss_labeled}, PseudoLabels(target, weight))`.
+    """
 
     loss: Tensor
     """The value to minimise, 0-d."""

@@ -17,7 +17,10 @@ def images_at_once(side: int, most: int = 1000) -> int:
 
 
 class Output(NamedTuple):
-    """What a network returns for a batch."""
+    """What a network returns for a batch.
+
+    Example: `network(images).logits.softmax(-1)`.
+    """
 
     feature: Tensor
     """v, the pooled vector before the classifier, (B, D) float32."""

@@ -26,7 +26,10 @@ EMPTY = -1
 
 
 class Memory(NamedTuple):
-    """The slots to attend to, and their split into subsets."""
+    """The slots to attend to, and their split into subsets.
+
+    Example: `queue.split(64, generator)` returns one.
+    """
 
     feature: Tensor
     """(Q, D), unit length."""

@@ -5,6 +5,7 @@ describes it. The report, `aggmatch figures` and the documentation read this reg
 and nothing else.
 """
 
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,8 +98,9 @@ FIGURES: Registry[Figure] = Registry(
 
 
 def describe(name: str) -> str:
-    """What a figure shows, in one line: the first line of its function's docstring."""
-    return (FIGURES.load(name).draw.__doc__ or "").strip().split("\n")[0]
+    """What a figure shows, in one line: the first line of the docstring of its function, or else of its module."""
+    draw = FIGURES.load(name).draw
+    return (draw.__doc__ or getattr(inspect.getmodule(draw), "__doc__", None) or "").strip().split("\n")[0]
 
 
 def select(names: Iterable[str] | None = None) -> dict[str, Figure]:
