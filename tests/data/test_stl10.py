@@ -11,6 +11,7 @@ from aggmatch.data.images import UNKNOWN
 from aggmatch.data.stl10 import ARCHIVE
 from aggmatch.errors import AggMatchError
 from aggmatch.models import build_network
+from aggmatch.models.wide_resnet import WideResNet
 
 FOLDS = ["0 1 2 3 4 5 6 7 8 9", "10 11 12 13 14 15 16 17 18 19"]
 
@@ -103,7 +104,9 @@ def test_an_archive_without_a_file_is_named(tmp_path, files):
 def test_wrn_37_2_halves_the_image_four_times_and_has_256_features():
     network = build_network("wrn-37-2", channels=3, classes=10)
     shapes = []
-    for block in network.backbone.each_block():
+    backbone = network.backbone
+    assert isinstance(backbone, WideResNet)
+    for block in backbone.each_block():
         block.register_forward_hook(lambda _module, _input, output: shapes.append(tuple(output.shape[1:])))
     assert network(torch.zeros(2, 3, 96, 96, dtype=torch.uint8)).feature.shape == (2, 256)
     assert shapes[::4] == [(32, 48, 48), (64, 24, 24), (128, 12, 12), (256, 6, 6)]

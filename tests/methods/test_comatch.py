@@ -36,7 +36,7 @@ def test_a_batch_is_not_in_its_own_smoothing(toy_state):
     for _ in range(3):
         state.step()
     stored = state.method.memory.probs.clone()
-    seen = {}
+    seen: dict[str, torch.Tensor] = {}
     smooth = state.method.memory.smooth
     state.method.memory.smooth = lambda *rest: seen.update(probs=state.method.memory.probs.clone()) or smooth(*rest)
     state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)

@@ -38,6 +38,8 @@ def test_with_even_marks_the_loss_is_that_of_fixmatch(toy_state):
     fixmatch = FixMatch(FixMatchConfig(threshold=0.4), state.method.problem)
     ours, theirs = (each.step(batch, state.online, state.average) for each in (flexmatch, fixmatch))
     assert ours.loss.item() == pytest.approx(theirs.loss.item())
+    assert ours.pseudo is not None
+    assert theirs.pseudo is not None
     assert torch.equal(ours.pseudo.weight, theirs.pseudo.weight)
 
 

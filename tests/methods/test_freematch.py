@@ -65,6 +65,7 @@ def test_without_a_kept_image_fairness_is_zero_and_gradients_are_finite(toy_stat
     term = freematch.fairness(logits.softmax(-1), torch.zeros(4))
     (term + logits.sum() * 0).backward()
     assert term.item() == 0
+    assert logits.grad is not None
     assert logits.grad.isfinite().all()
 
 
@@ -72,4 +73,5 @@ def test_with_one_class_kept_fairness_is_finite(toy_state):
     freematch = method(toy_state("freematch"))
     logits = torch.tensor([[9.0, 0.0, 0.0]] * 4, requires_grad=True)
     freematch.fairness(logits.softmax(-1), torch.ones(4)).backward()
+    assert logits.grad is not None
     assert logits.grad.isfinite().all()

@@ -40,6 +40,7 @@ def test_alignment_changes_the_weight_and_not_the_label(toy_state):
         -len(batch.unlabeled[0]) :
     ]
     result = softmatch.step(batch, state.online, state.average)
+    assert result.pseudo is not None
     assert torch.equal(result.pseudo.target, weak.argmax(-1))
 
 

@@ -42,6 +42,7 @@ class SoftMatch(Method[Config]):
     variance: Tensor  # σ²_t, 0-d
     probs: Tensor  # ē, (Y,)
     labeled_probs: Tensor  # (Y,), running prediction on labelled images
+    uniform: Tensor  # (Y,), equal classes
 
     def __init__(self, config: Config, problem: Problem) -> None:
         super().__init__(config, problem)
