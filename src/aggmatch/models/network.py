@@ -88,8 +88,8 @@ class Network(nn.Module):
         """
         x = (images.float() / 255 - self.mean) / self.deviation
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
-            x = x.contiguous(memory_format=torch.channels_last) if images.is_cuda else x
-            output = self.backbone(x, targets) if self.target_only else self.backbone(x)
+            options = (targets,) if self.target_only else ()
+            output = self.backbone(x.contiguous(memory_format=torch.channels_last) if images.is_cuda else x, *options)
             feature, logits = check_output(self.backbone, output, self.features, self.classes)
             logits = self.classifier(feature) if logits is None else logits
         if targets and not self.target_only:
