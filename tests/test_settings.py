@@ -173,3 +173,35 @@ def test_paths_of_code_files_become_absolute(tmp_path, monkeypatch):
         "weak",
         "module:view",
     ]
+
+
+def test_a_named_recipe_changes_the_defaults_of_its_methods_alone():
+    paper, cold = (resolve({"data.name": "cifar10", "recipe": name}) for name in ("paper", "cold-start"))
+    assert resolve({"data.name": "cifar10"}) == paper
+    assert (paper.method.to_dict()["warmup"], cold.method.to_dict()["warmup"]) == (0, 1500)
+    assert (paper.optim.weight_decay, cold.optim.weight_decay) == (5e-4, 1e-3)
+    other = resolve({"data.name": "cifar10", "method.name": "uda", "recipe": "cold-start"})
+    assert other.optim.weight_decay == 5e-4
+
+
+def test_settings_win_over_a_named_recipe():
+    settings = resolve({"data.name": "cifar10", "recipe": "cold-start", "method.warmup": 7, "optim.weight_decay": 0.5})
+    assert (settings.method.to_dict()["warmup"], settings.optim.weight_decay) == (7, 0.5)
+
+
+@pytest.mark.parametrize("method", ["aggmatch", "fixmatch"])
+def test_on_digits_a_named_recipe_fits_the_number_of_steps(method):
+    settings = resolve({"data.name": "digits", "method.name": method, "recipe": "cold-start"})
+    assert settings.method.to_dict()["warmup"] < settings.train.steps / 5
+    assert settings.optim.weight_decay == resolve({"data.name": "digits", "method.name": method}).optim.weight_decay
+
+
+def test_an_unknown_recipe_gets_the_closest_match():
+    with pytest.raises(AggMatchError, match="Did you mean 'cold-start'"):
+        resolve({"recipe": "coldstart"})
+
+
+def test_a_configuration_from_before_recipes_is_the_papers():
+    values = resolve({"data.name": "cifar10"}).to_dict()
+    del values["recipe"]
+    assert resolve([Layer("stored", values)]).recipe == "paper"

@@ -1,7 +1,8 @@
 """Recipes: default settings of data sets and methods, mostly those of the papers.
 
-A recipe is a table of dotted settings. The recipe of the data set comes first, then that of the method on it; a
-configuration file and `--set` override both. Settings that are not listed here have the default of their field.
+A recipe is a table of dotted settings. The recipe of the data set comes first, then that of the method on it, then the
+named recipe (`--recipe`); a configuration file and `--set` override all of them. Settings that are not listed here have
+the default of their field.
 """
 
 from typing import Any
@@ -49,7 +50,11 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
         "optim.weight_decay": 0.08,
         "optim.average": 0.98,
     },
-    ("digits", "fixmatch"): {"optim.weight_decay": 0.04, "optim.average": 0.98},
+    **{
+        # The methods that build on FixMatch take its values, without a search of their own.
+        ("digits", method): {"optim.weight_decay": 0.04, "optim.average": 0.98}
+        for method in ("fixmatch", "flexmatch", "freematch", "softmatch", "comatch", "simmatch")
+    },
     ("digits", "featmatch"): {
         "method.warmup": 100,
         "method.refresh_every": 25,
@@ -61,3 +66,37 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
     ("cifar100", "mixmatch"): {"method.unlabeled_weight": 150.0},
     ("cifar100", "aggmatch"): {"method.slots": 256},
 }
+
+COLD_START: dict[str, Any] = {
+    "method.labeled_views": "both",
+    "method.rotation_weight": 1.0,
+    "method.warmup": 1500,
+    "optim.weight_decay": 1e-3,
+}
+"""First steps that work with four labels per class, as far as they were measured: see results/cold-start/README.md."""
+
+NAMED: dict[str, dict[str, dict[str, Any]]] = {
+    "paper": {},
+    "cold-start": {
+        "aggmatch": COLD_START
+        | {
+            "method.alignment": True,
+            "method.alignment_steps": 2000,
+            "method.slots": 64,
+            "method.subsets": 16,
+            "method.disjoint": "images",
+            "method.labeled_slots": "one_hot",
+            "method.class_weight": 0.1,
+            "method.confidence": "product",
+        },
+        "fixmatch": COLD_START | {"method.alignment": "uniform", "method.targets": "soft"},
+    },
+}
+"""Named recipes: name → method → settings."""
+
+SHORT: dict[str, Any] = {"method.rotation_weight": 0.5, "method.rotated": 60, "method.warmup": 100}
+NAMED_ON: dict[tuple[str, str, str], dict[str, Any]] = {
+    ("cold-start", "digits", "aggmatch"): SHORT | {"method.alignment_steps": 0, "optim.weight_decay": 0.08},
+    ("cold-start", "digits", "fixmatch"): SHORT | {"optim.weight_decay": 0.04},
+}
+"""What a named recipe changes for a method on a data set: digits train for 1,000 steps."""

@@ -23,9 +23,10 @@ from aggmatch.config import (
     sections,
 )
 from aggmatch.data import DataSettings, drawn_settings, is_folder
+from aggmatch.errors import unknown
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
-from aggmatch.recipes import DATA, FOLDER, METHOD
+from aggmatch.recipes import DATA, FOLDER, METHOD, NAMED, NAMED_ON
 from aggmatch.registry import absolute
 from aggmatch.validate import InvalidValue
 
@@ -102,6 +103,8 @@ class RunSettings(Settings):
     Example: `resolve({"data.name": "digits", "train.steps": 200}).train.steps` is 200.
     """
 
+    recipe: str = "paper"
+    """Named recipe that the defaults come from: `paper`, or `cold-start` for a few labels per class."""
     method_name: str
     """The setting `method.name`."""
     method: Settings
@@ -144,16 +147,20 @@ def resolve(changes: Changes) -> RunSettings:
     for key, value in (("data.name", data_name), ("method.name", method_name)):
         if not isinstance(value, str):
             raise InvalidValue(key, f"must be a string, got {value!r}", sources.get(key, ""))
-    values, sources = merge([*recipe(data_name, method_name), *layers])
+    named = chosen.get("recipe", RunSettings.recipe)
+    if named not in NAMED:
+        raise unknown("recipe", str(named), NAMED, see="aggmatch list recipes")
+    values, sources = merge([*recipe(data_name, method_name, named), *layers])
     return build(values, sources, method_name)
 
 
-def recipe(data: str, method: str) -> list[Layer]:
-    """Return the layers of default settings of a method on a data set: data set, method, then both."""
+def recipe(data: str, method: str, named: str = RunSettings.recipe) -> list[Layer]:
+    """Return the layers of default settings of a method on a data set: data set, method, both, then a named recipe."""
     return [
         Layer(f"the recipe of {data}", FOLDER if is_folder(data) else DATA.get(data, {})),
         Layer(f"the defaults of {method}", load_method(method).defaults),
         Layer(f"the recipe of {method} on {data}", METHOD.get((data, method), {})),
+        Layer(f"the recipe {named}", NAMED[named].get(method, {}) | NAMED_ON.get((named, data, method), {})),
     ]
 
 

@@ -52,6 +52,18 @@ def test_paths_are_printed_unchanged(run, tmp_path):
     assert err.startswith("Error: r[bold]1:dog: ")
 
 
+def test_a_named_recipe_is_stored_and_named_in_results(run, tmp_path):
+    for name in ("paper", "cold-start"):
+        words = ["--out", f"runs/{name}", "--recipe", name, "--set", "method.warmup=2"]
+        code, _, err = run("train", "digits", *QUICK, *SMALL_QUEUE, *words)
+        assert code == 0, err
+    assert json.loads((tmp_path / "runs/cold-start/config.json").read_text())["recipe"] == "cold-start"
+    code, out, _ = run("results", "runs", "--as", "md")
+    assert code == 0
+    assert "| recipe |" in out
+    assert "| cold-start |" in out
+
+
 def test_quiet_prints_nothing(run):
     assert run("train", "--quiet", "--method", "supervised", *QUICK) == (0, "", "")
 
@@ -149,7 +161,7 @@ def test_a_json_configuration_may_not_name_code_but_a_toml_file_may(run, trained
         ("models", ["wrn-DEPTH-WIDTH", "small-WIDTH", "aggmatch"]),
         ("views", ["weak", "strong", "large_crop"]),
         ("figures", ["accuracy", "confusion", "training"]),
-        ("recipes", ["model.name = wrn-28-8", "method.slots = 256", "a folder of images"]),
+        ("recipes", ["wrn-28-8", "a folder of images", "cold-start", "method.warmup"]),
         ("settings", ["method.similarity_temperature", "0.05", "τ_sim", "optim.lr"]),
     ],
 )

@@ -28,6 +28,7 @@ Labels = Annotated[
     int | None, typer.Option(help="Labelled images in all, equal per class.", show_default="the recipe's")
 ]
 Steps = Annotated[int | None, typer.Option(help="Training steps.", show_default="the recipe's")]
+Recipe = Annotated[str | None, typer.Option(help="See `aggmatch list recipes`.", show_default="paper")]
 Config = Annotated[Path | None, typer.Option(help="Settings from a TOML file or a run's config.json.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of the downloaded data sets.", show_default="data")]
 Download = Annotated[bool, typer.Option("--download", help="Fetch the data set's files if they are missing.")]
@@ -43,6 +44,7 @@ KEYS = {
     "method": "method.name",
     "labels": "data.labels",
     "fold": "data.fold",
+    "recipe": "recipe",
     "steps": "train.steps",
     "split": "data.split",
     "data_dir": "runtime.data_dir",

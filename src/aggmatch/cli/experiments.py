@@ -19,6 +19,7 @@ from aggmatch.cli.app import (
     Download,
     Labels,
     Quiet,
+    Recipe,
     Set,
     Steps,
     app,
@@ -44,6 +45,7 @@ def compare(
     labels: Labels = None,
     folds: Annotated[int, typer.Option(help=FOLDS, min=1)] = 3,
     steps: Steps = None,
+    recipe: Recipe = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the runs.", show_default="runs/compare-DATA-LABELS")
     ] = None,
@@ -57,7 +59,8 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Train several methods on the same folds and print mean ± std. Run the same command again to continue."""
-    layers = gather(config, set_, data=data, labels=labels, steps=steps, data_dir=data_dir, device=device)
+    chosen = {"data": data, "labels": labels, "steps": steps, "recipe": recipe}
+    layers = gather(config, set_, **chosen, data_dir=data_dir, device=device)
 
     from aggmatch.console import say, stdout
     from aggmatch.experiments import compare as experiment

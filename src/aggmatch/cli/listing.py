@@ -12,7 +12,7 @@ from aggmatch.errors import unknown
 from aggmatch.methods import METHODS, load_method
 from aggmatch.models import MODELS
 from aggmatch.models.registry import FAMILIES
-from aggmatch.recipes import DATA, FOLDER, METHOD
+from aggmatch.recipes import DATA, FOLDER, METHOD, NAMED, NAMED_ON
 from aggmatch.registry import Registry
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.tables import Table
@@ -72,14 +72,22 @@ def figures() -> Table:
 
 
 def recipes() -> Table:
-    """Defaults of data sets, and of methods on them."""
+    """Defaults of data sets, of methods on them, and named recipes with the paper's value beside each setting."""
     tables = {(name, ""): values for name, values in (DATA | {"a folder of images": FOLDER}).items()} | METHOD
     rows = [
-        [data, method or "all", f"{key} = {value}"]
+        ["paper", data, method or "all", key, value, None]
         for (data, method), values in tables.items()
         for key, value in values.items()
     ]
-    return Table(["data set", "method", "setting"], rows)
+    for named, methods in NAMED.items():
+        for method, values in methods.items():
+            usual = flatten(resolve({"data.name": "cifar10", "method.name": method}).to_dict())
+            rows += [[named, "all", method, key, value, usual[key]] for key, value in values.items()]
+    for (named, data, method), values in NAMED_ON.items():
+        usual = flatten(resolve({"data.name": data, "method.name": method}).to_dict())
+        rows += [[named, data, method, key, value, usual[key]] for key, value in values.items()]
+    shown = [[str(cell) if cell is not None else None for cell in row] for row in rows]
+    return Table(["recipe", "data set", "method", "setting", "value", "paper's value"], shown)
 
 
 def settings(method: str, data: str | None = None) -> Table:

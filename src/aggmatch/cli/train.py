@@ -15,6 +15,7 @@ from aggmatch.cli.app import (
     Download,
     Labels,
     Quiet,
+    Recipe,
     Set,
     Steps,
     app,
@@ -36,6 +37,7 @@ def train(
     labels: Labels = None,
     fold: Annotated[int | None, typer.Option(help="Which draw of the labelled images.", show_default="0")] = None,
     steps: Steps = None,
+    recipe: Recipe = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run.", show_default="runs/DATA-LABELS-METHOD-foldN")
     ] = None,
@@ -60,6 +62,7 @@ def train(
         labels=labels,
         fold=fold,
         steps=steps,
+        recipe=recipe,
         split=split and split.resolve(),
         data_dir=data_dir,
         device=device,

@@ -68,7 +68,7 @@ def plan(table: PaperTable, layers: Sequence[Layer], out: Path, folds: int | Non
 
     layers: changes for all cells. They cannot set what distinguishes the cells. folds: how many, from fold 0 on.
     """
-    fixed = {"data.fold", "data.split"}.union(*(cell.settings for cell in table.cells))
+    fixed = {"recipe", "data.fold", "data.split"}.union(*(cell.settings for cell in table.cells))
     for layer in layers:
         if taken := [key for key in layer.values if key in fixed]:
             raise AggMatchError(
@@ -88,7 +88,7 @@ def plan_cell(table: PaperTable, cell: Cell, layers: Sequence[Layer], out: Path,
 
 def settings_of(table: PaperTable, cell: Cell, fold: int, layers: Sequence[Layer]) -> RunSettings:
     """Settings of one fold of a cell."""
-    values = {"train.steps": table.steps, **cell.settings, "data.fold": fold}
+    values = {"recipe": "paper", "train.steps": table.steps, **cell.settings, "data.fold": fold}
     try:
         return resolve([Layer(f"table {table.name}", values), *layers])
     except AggMatchError as error:

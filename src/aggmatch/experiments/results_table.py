@@ -51,7 +51,7 @@ class Group:
         """Settings that differ from the recipe: `method.slots=512, optim.lr=0.01`."""
         data = self.settings.data
         chosen = {"data.name": data.name, "data.labels": data.labels, "method.name": self.settings.method_name}
-        changed = departures(resolve(chosen), self.settings)
+        changed = departures(resolve({**chosen, "recipe": self.settings.recipe}), self.settings)
         return ", ".join(f"{key}={json.dumps(done)}".replace('"', "") for key, (_, done) in changed.items())
 
     @property
@@ -63,6 +63,7 @@ class Group:
             "labels": data.labels,
             "fold": ", ".join(map(str, self.runs)),
             "steps": self.length.text,
+            "recipe": self.settings.recipe,
             "network": self.settings.train.evaluated,
             "with": self.changes,
         }
@@ -152,7 +153,8 @@ class ResultsTable:
     def title(self, shared: Mapping[str, Any]) -> str:
         """What all values have in common."""
         fold = "folds {}" if len(self.groups[0].runs) > 1 else "fold {}"
-        forms = {"labels": "{} labels", "fold": fold, "steps": "{} steps", "network": "{} network", "with": "with {}"}
+        forms = {"fold": fold, "with": "with {}"}
+        forms |= {name: f"{{}} {name}" for name in ("labels", "steps", "recipe", "network")}
         texts = [forms.get(name, "{}").format(text) for name, text in shared.items() if text]
         hardware = sorted({run.hardware for run in self.runs if run.hardware})
         spread = ["mean ± sample deviation over folds"] if any(len(group.runs) > 1 for group in self.groups) else []

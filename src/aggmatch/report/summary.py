@@ -48,9 +48,10 @@ def interval_of(accuracy: float | None, images: int | None) -> Interval | None:
 def verdict(run: StoredRun) -> str:
     """What a run achieved and how far to trust it."""
     task = f"{run.data_name} from {plural(run.labels or 0, 'label')}"
-    state = f"{run.method} learned {task}"
+    method = f"{run.method} with the {run.settings.recipe} recipe"
+    state = f"{method} learned {task}"
     if not run.finished:
-        state = f"{run.method} is learning {task}, at step {run.steps:,} of {run.settings.train.steps:,}"
+        state = f"{method} is learning {task}, at step {run.steps:,} of {run.settings.train.steps:,}"
     if run.accuracy is None or run.length is None:
         return f"{state}; its accuracy has not been measured yet."
     images = test_images(run)

@@ -25,7 +25,7 @@ NORMAL_QUANTILE = 1.959964
 """Half the width, in standard deviations, of the middle 95 % of a normal distribution."""
 CADENCE = ("steps", "log_every", "evaluate_every")
 """Settings of section `train` that say how long and how often, not what a run learns."""
-ALWAYS_NAMED = ("data.name", "data.labels")
+ALWAYS_NAMED = ("data.name", "data.labels", "recipe")
 """Settings that name every run as soon as two runs differ in them."""
 CLEAN = "clean labels"
 
@@ -99,7 +99,8 @@ def mean_and_spread(values: Sequence[float]) -> str:
 
 def recipe_of(settings: RunSettings) -> RunSettings:
     """The settings of the same method on the same data set with nothing else changed."""
-    return resolve({"data.name": settings.data.name, "method.name": settings.method_name})
+    named = {"data.name": settings.data.name, "method.name": settings.method_name, "recipe": settings.recipe}
+    return resolve(named)
 
 
 def without_cadence(settings: RunSettings) -> dict[str, Any]:
@@ -212,6 +213,8 @@ def describe_setting(key: str, value: Any) -> str:
             return str(value)
         case "data.labels":
             return f"{value} labels"
+        case "recipe":
+            return f"{value} recipe"
         case _:
             shown = str(value).lower() if isinstance(value, bool) else value
             return f"{key.split('.', 1)[1]} {shown}"

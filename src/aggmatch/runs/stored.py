@@ -176,7 +176,8 @@ class StoredRun:
 
     def describe(self) -> str:
         """Method, data set, labels, noise and fold, for captions."""
-        return f"{self.method} on {self.condition}, fold {self.fold}"
+        recipe = "" if self.settings.recipe == RunSettings.recipe else f" ({self.settings.recipe} recipe)"
+        return f"{self.method}{recipe} on {self.condition}, fold {self.fold}"
 
     # Its folder ---------------------------------------------------------------------------------------------------
 
