@@ -39,7 +39,15 @@ def test_the_defaults_on_cifar_are_the_values_of_the_paper():
         "labeled_slots": "prediction",
         "momentum_encoder": True,
         "class_balanced": True,
+        "alignment": False,
+        "alignment_decay": 0.97,
+        "alignment_steps": 0,
+        "labeled_views": "weak",
+        "rotation_weight": 0.0,
+        "rotated": 256,
+        "warmup": 0,
     }
+    assert settings["recipe"] == "paper"
     assert settings["model"] == {"name": "wrn-28-2"}
     assert settings["optim"]["average"] == 0.999
     assert (settings["train"]["batch"], settings["train"]["unlabeled_ratio"], settings["train"]["steps"]) == (

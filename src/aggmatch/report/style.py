@@ -25,6 +25,11 @@ RIGHT, WRONG, NEUTRAL = GREEN, RED, GREY
 METHOD_COLORS = {
     "aggmatch": (BLUE, "#6b93d7", "#2168b5"),
     "fixmatch": (ORANGE, "#a35010", "#c26015"),
+    "flexmatch": ("#cc4f83", "#d56e99", "#bc376f"),
+    "freematch": ("#8a68d3", "#9c80da", "#7952cd"),
+    "softmatch": ("#148c68", "#17a279", "#11795a"),
+    "comatch": ("#a1732f", "#ba8536", "#8a6328"),
+    "simmatch": ("#4b839b", "#5c97b0", "#407185"),
     "featmatch": (TEAL, "#0b755e", "#50a18a"),
     "paws": (PURPLE, "#a585c6", "#7c56a0"),
     "uda": (PINK, "#a0487a", "#d374a8"),
