@@ -59,8 +59,8 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Train several methods on the same folds and print mean ± std. Run the same command again to continue."""
-    chosen = {"data": data, "labels": labels, "steps": steps, "recipe": recipe}
-    layers = gather(config, set_, **chosen, data_dir=data_dir, device=device)
+    places = {"data_dir": data_dir, "device": device}
+    layers = gather(config, set_, None, data=data, labels=labels, steps=steps, recipe=recipe, **places)
 
     from aggmatch.console import say, stdout
     from aggmatch.experiments import compare as experiment
