@@ -13,6 +13,7 @@ from sphinx.application import Sphinx
 ROOT = Path(__file__).parents[2]
 OUTSIDE = {
     "results": ROOT / "results/README.md",
+    "cold-start": ROOT / "results/cold-start/README.md",
     "benchmarks": ROOT / "benchmarks/README.md",
     "changelog": ROOT / "CHANGELOG.md",
     "contributing": ROOT / "CONTRIBUTING.md",

@@ -6,7 +6,7 @@ A name is one of three kinds:
 - `path/to/file.py:Name`: an object in a file;
 - `module:Name`: an object in a module that Python can import, or that lies in the working directory.
 
-The last two run code that somebody names, so names that were read from a run folder pass through `refuse_code` first.
+The last two can run any code, so names that were read from a run folder pass through `refuse_code` first.
 """
 
 import hashlib

@@ -56,11 +56,12 @@ def compare(
     data_dir: DataDir = None,
     download: Download = False,
     device: Device = None,
+    allow_code: AllowCode = None,
     quiet: Quiet = False,
 ) -> None:
     """Train several methods on the same folds and print mean ± std. Run the same command again to continue."""
     places = {"data_dir": data_dir, "device": device}
-    layers = gather(config, set_, None, data=data, labels=labels, steps=steps, recipe=recipe, **places)
+    layers = gather(config, set_, allow_code, data=data, labels=labels, steps=steps, recipe=recipe, **places)
 
     from aggmatch.console import say, stdout
     from aggmatch.experiments import compare as experiment

@@ -21,7 +21,7 @@ PINK, GREY, GOLD, CYAN, OLIVE, GREEN = "#cf5f9f", "#8a8a8a", "#b08a00", "#1fa3b8
 ACCENT = BLUE
 """Quantities that belong to no method."""
 RIGHT, WRONG, NEUTRAL = GREEN, RED, GREY
-"""Right answers, mistakes, everything else. A mark, a place or a word always says the same as the colour."""
+"""Right answers, mistakes, everything else. Colour is never the only sign."""
 METHOD_COLORS = {
     "aggmatch": (BLUE, "#6b93d7", "#2168b5"),
     "fixmatch": (ORANGE, "#a35010", "#c26015"),
@@ -39,7 +39,7 @@ METHOD_COLORS = {
     "pseudo_label": (BROWN, "#b68878", "#aa6d51"),
     "supervised": (GREY, "#676767", "#7c7c7c"),
 }
-"""Three shades per method, the same in every figure: of its first variant, and of further ones.
+"""Three shades per method, the same in every figure: the first for its first variant, the others for later variants.
 
 Blue and orange, compared most often, differ for color-blind readers too. Every shade contrasts with both pages.
 """

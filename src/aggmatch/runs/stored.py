@@ -138,7 +138,7 @@ class StoredRun:
 
     @property
     def completeness(self) -> tuple[bool, int, int]:
-        """Of two versions of one run, the one for which this is larger is to be believed."""
+        """Sort key of versions of one run: the larger one is more complete."""
         return self.finished, self.steps, len(self.curve)
 
     # What it is ---------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class StoredRun:
     def folder(self) -> RunFolder:
         """Its folder; an `AggMatchError` if it was read from a results file."""
         if self.path is None:
-            raise AggMatchError(f"The folder of {self.describe()} is not at hand: it comes from a results file.")
+            raise AggMatchError(f"The folder of {self.describe()} is not available: the run comes from a results file.")
         return RunFolder(self.path)
 
     @cached_property

@@ -128,7 +128,7 @@ class Trainer:
     def compute(self, position_B: Tensor, unlabeled_B: Tensor) -> None:
         """Do the part of a step that runs on the device: views, loss, gradients, optimizer, average, metrics."""
         batch = self.make_batch(position_B, unlabeled_B)
-        self.online.zero_grad()  # a failed capture leaves gradients in memory that is freed
+        self.online.zero_grad()  # after a failed capture, gradients are in freed memory
         self.online.train()
         self.average.train()
         result = self.method.step(batch, self.online, self.average)

@@ -1,8 +1,8 @@
 """The registry of figures: those of the modules here, of a file of your own, or of an installed package.
 
-A module announces its figures as `FIGURES`, name → `Figure`. The first line of the docstring of a figure's function
-describes it. The report, `aggmatch figures` and the documentation read this registry, so a new figure is one new file
-and nothing else.
+A module announces one figure as `FIGURE`, under the name of the module, or several as `FIGURES`, name → `Figure`. The
+first line of the docstring of a figure's function describes it. The report, `aggmatch figures` and the documentation
+read this registry, so a new figure is one new file and nothing else.
 """
 
 import inspect
@@ -53,12 +53,12 @@ CHAPTERS: Mapping[str, Chapter] = {
 }
 """The chapters of the report in reading order."""
 ALIASES = {"curves": ("accuracy", "losses", "pseudo_labels", "queue"), "labels": ("refinement", "mistakes")}
-"""Former names of several figures that are no chapter's name."""
+"""Old names of groups of figures that are not names of chapters."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A kind of figure that runs can be drawn as.
+    """One type of figure, drawn from runs.
 
     Example: `Figure(draw, chapter="training", needs="its log", quick=True)`.
     """
@@ -83,8 +83,11 @@ class Figure:
 @cache
 def builtin_figures() -> dict[str, "Figure"]:
     """The figures of this package by name."""
-    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    return {name: figure for module in modules for name, figure in module.FIGURES.items()}
+    found: dict[str, Figure] = {}
+    for name in (module.name for module in pkgutil.iter_modules(__path__)):
+        module = import_module(f"{__name__}.{name}")
+        found |= module.FIGURES if hasattr(module, "FIGURES") else {name: module.FIGURE}
+    return found
 
 
 FIGURES: Registry[Figure] = Registry(
