@@ -33,6 +33,18 @@ def test_a_class_below_half_of_the_mean_gives_a_warning(tmp_path, accuracy, fire
         assert found[0].finding == "3: 42.0 %; the mean over classes is 85.20 %."
 
 
+@pytest.mark.parametrize(
+    ("precision", "coverage", "fires"), [(0.11, 0.95, True), (0.39, 0.6, True), (0.41, 0.95, False), (0.1, 0.5, False)]
+)
+def test_a_method_that_is_sure_before_it_is_right_gives_a_warning(tmp_path, precision, coverage, fires):
+    log = [line(20, pseudo_precision=precision, pseudo_coverage=coverage), line(40, pseudo_coverage=0.0)]
+    found = list(warnings_of(read_runs([write_folder(tmp_path / "a", log, {})])[0]))
+    assert [warning.title for warning in found] == (["Sure before it is right"] if fires else [])
+    if fires:
+        assert "step 20" in found[0].finding
+        assert "--recipe cold-start" in found[0].advice
+
+
 def precisions(*values: tuple[float, float]) -> list[dict[str, object]]:
     """Twenty lines of the log for each pair of precision and coverage."""
     pairs = [pair for pair in values for _ in range(20)]

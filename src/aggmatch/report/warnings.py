@@ -17,6 +17,8 @@ AVERAGE_LAG = 2.0
 """Points by which the averaged network must be behind the trained one for a warning."""
 PERIODS = 10
 """Parts of the log whose mean precisions are compared, so that the noise of single lines does not count."""
+SURE, RIGHT = 0.6, 0.4
+"""Coverage of pseudo labels from which, and precision below which, a method is sure before it is right."""
 LISTED = 8
 """Number of classes or rings that are listed by name; the rest is counted."""
 
@@ -36,7 +38,8 @@ class RunWarning:
 
 def warnings_of(run: StoredRun) -> Iterator[RunWarning]:
     """All warnings about one run, the most serious first."""
-    for check in (unfinished, weak_classes, falling_precision, lagging_average, unfilled_memory, few_steps):
+    checks = unfinished, sure_too_early, weak_classes, falling_precision, lagging_average, unfilled_memory, few_steps
+    for check in checks:
         if found := check(run):
             yield found
 
@@ -93,6 +96,22 @@ def falling_precision(run: StoredRun) -> RunWarning | None:
         f"{100 * comparable[-1]:.1f} % in the last.",
         "The network may be learning its own mistakes. Raise method.threshold or lower method.unlabeled_weight if the "
         "method has them, or add labels of the classes that are confused.",
+    )
+
+
+def sure_too_early(run: StoredRun) -> RunWarning | None:
+    """Most of the weight goes to pseudo labels of which most are wrong: learning from them confirms them."""
+    lines = [record for record in run.records if "pseudo_precision" in record]
+    early = [line for line in lines if line["pseudo_coverage"] >= SURE and line["pseudo_precision"] < RIGHT]
+    if not early:
+        return None
+    worst = min(early, key=lambda line: line["pseudo_precision"])
+    return RunWarning(
+        "Sure before it is right",
+        f"At step {worst['step']:,}, pseudo labels have {100 * worst['pseudo_coverage']:.0f} % of their full weight, "
+        f"but only {100 * worst['pseudo_precision']:.0f} % of it is on right ones.",
+        "Learning from wrong pseudo labels confirms them, and a run may never recover. Try --recipe cold-start, or "
+        "label a few more images of each class.",
     )
 
 
