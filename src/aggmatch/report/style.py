@@ -3,9 +3,9 @@
 Change the colour of a method in `METHOD_COLORS`, those of right and wrong in `RIGHT` and `WRONG`, those of classes in
 `CLASS_COLORS`, and fonts and line widths in `STYLE`. The page itself takes its colours from `templates/report.css`.
 
-Figures are drawn once and shown on a light and on a dark page. So nothing has a background, everything that is not data
-has the colour `FOREGROUND`, which becomes the text colour of the page in SVG, and colours of data contrast with black
-and with white.
+Figures are drawn once and shown on a light and on a dark page. So nothing has a background, and colours of data
+contrast with black and with white. Everything else has the colour `FOREGROUND`, which becomes the text colour of the
+page in SVG.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ PINK, GREY, GOLD, CYAN, OLIVE, GREEN = "#cf5f9f", "#8a8a8a", "#b08a00", "#1fa3b8
 ACCENT = BLUE
 """Quantities that belong to no method."""
 RIGHT, WRONG, NEUTRAL = GREEN, RED, GREY
-"""Right answers, mistakes, everything else. A mark, a place or a word always says the same as the colour."""
+"""Right answers, mistakes, everything else. A mark, a position or a word always shows the same as the colour."""
 METHOD_COLORS = {
     "aggmatch": (BLUE, "#6b93d7", "#2168b5"),
     "fixmatch": (ORANGE, "#a35010", "#c26015"),
