@@ -9,6 +9,7 @@ from hypothesis import settings
 from aggmatch import cli, console
 from aggmatch.config import Layer
 from aggmatch.data import DataSet, Images, Split
+from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.training.trainer import Trainer
 
@@ -79,6 +80,24 @@ def toy_state(toy_data: DataSet, toy_split: Split):
 
     def make(method: str = "aggmatch", **changes: object) -> Trainer:
         return Trainer(toy_settings(method, **changes), toy_data, toy_split, torch.device("cpu"))
+
+    return make
+
+
+@pytest.fixture
+def toy_resume(toy_state):
+    """Makes two checkpoints after six steps: of a run without a stop, and of one that was restored after three."""
+
+    def make(method: str, **changes: object) -> tuple[Checkpoint, Checkpoint]:
+        whole, stopped, resumed = (toy_state(method, **changes) for _ in range(3))
+        for _ in range(6):
+            whole.step()
+            if stopped.steps_done < 3:
+                stopped.step()
+        resumed.restore(stopped.checkpoint())
+        for _ in range(3):
+            resumed.step()
+        return whole.checkpoint(), resumed.checkpoint()
 
     return make
 

@@ -21,7 +21,7 @@ def test_the_example_of_the_docstring_is_right():
     assert round(result.accuracy, 2) == 66.67
 
 
-def test_evaluating_leaves_the_network_as_it_was(toy_state, toy_data: DataSet):
+def test_evaluating_does_not_change_the_network(toy_state, toy_data: DataSet):
     state = toy_state("paws")
     state.step()
     before = {name: tensor.clone() for name, tensor in state.online.state_dict().items()}

@@ -106,7 +106,7 @@ def test_columns_do_not_fit_if_they_cannot_be_narrowed():
     assert fit([["thresholding", "a"]], 4 + 11) is None
 
 
-def test_a_terminal_shows_brackets_and_colons_as_they_are():
+def test_a_terminal_shows_brackets_and_colons_unchanged():
     console = Console(file=io.StringIO(), width=80)
     console.print(Table(["a[bold]b"], [["[red]:dog:"]], "c[/]d", ["e[i]f"]).rich())
     shown = console.file.getvalue()  # type: ignore[attr-defined]

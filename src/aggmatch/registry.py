@@ -4,7 +4,7 @@ A name is one of three kinds:
 
 - `fixmatch`: a part of this package, or of an installed package that announces it under an entry point;
 - `path/to/file.py:Name`: an object in a file;
-- `module:Name`: an object in a module that Python can import, or that lies in the working directory.
+- `module:Name`: an object in a module that Python can import, or that is in the working directory.
 
 The last two can run any code, so names that were read from a run folder pass through `refuse_code` first.
 """
@@ -26,7 +26,7 @@ from aggmatch.errors import AggMatchError, unknown
 
 Part = TypeVar("Part")
 CODE = re.compile(r"(?P<place>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
-"""A name that stands for code from elsewhere."""
+"""Matches a name of code outside this package."""
 
 
 class Origin(NamedTuple):
@@ -157,7 +157,7 @@ def load_announced(entry: EntryPoint, kind: str) -> Any:
 
 
 def import_place(place: str) -> ModuleType:
-    """Import a Python file, or a module by its name, also if it lies in the working directory."""
+    """Import a Python file, or a module by its name, also if it is in the working directory."""
     if place.endswith(".py"):
         return import_file(Path(place).expanduser())
     file = Path(*place.split(".")).with_suffix(".py")
@@ -167,7 +167,7 @@ def import_place(place: str) -> ModuleType:
 
 
 def import_file(file: Path) -> ModuleType:
-    """Import a Python file once, under a name of its own; modules beside it can be imported while it runs."""
+    """Import a Python file once, under a unique name; other modules in its folder can be imported while it runs."""
     file = file.resolve()
     name = f"{file.stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
     if name in sys.modules:

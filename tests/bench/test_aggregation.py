@@ -37,7 +37,7 @@ def test_a_cpu_measures_only_the_plain_form():
     assert found["logarithms_per_second"] == pytest.approx(SMALL.logarithms / found["plain"]["median_ms"] * 1e3)
 
 
-def test_a_form_that_needs_too_much_memory_is_none(monkeypatch):
+def test_a_form_that_needs_too_much_memory_has_no_result(monkeypatch):
     def too_large(*_, **__):
         raise torch.OutOfMemoryError
 

@@ -140,7 +140,7 @@ def test_random_images_replace_a_data_set_with_files(tmp_path):
     assert "random ones in the shape and number of cifar10" in describe_data("cifar10")
 
 
-def test_digits_are_used_as_they_are():
+def test_digits_are_used_unchanged():
     data, _ = stand_in(tiny())
     assert data.train.pixels.shape == (1437, 1, 8, 8)
     assert "comes with the package" in describe_data("digits")

@@ -166,7 +166,7 @@ def test_a_folder_that_does_not_fit_the_model_fails(run, trained, folder, messag
     assert message in err
 
 
-def test_a_run_folder_may_not_lie_among_the_images(run, photos):
+def test_a_run_folder_cannot_be_inside_the_folder_of_images(run, photos):
     code, _, err = run("train", "photos", "--out", "photos/runs/mine", *QUICK)
     assert code == 2
     assert "photos/runs/mine" in err

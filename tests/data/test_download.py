@@ -31,7 +31,7 @@ def files(folder) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_arrives_whole_under_its_own_name(loopback, archive, tmp_path):
+def test_a_file_is_downloaded_completely_under_its_own_name(loopback, archive, tmp_path):
     path = fetch(archive, tmp_path / "a/b")
     assert path == tmp_path / "a/b/file.bin"
     assert path.read_bytes() == CONTENT

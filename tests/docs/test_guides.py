@@ -118,7 +118,7 @@ def test_an_installed_package_adds_names_that_work_like_built_in_ones(run, insta
     assert code == 0, f"names of installed packages need no permission: {error}"
 
 
-def test_every_kind_of_part_can_be_announced_and_tells_its_package(installed):
+def test_every_kind_of_part_can_be_announced_and_names_its_package(installed):
     registries: list[Registry[object]] = [METHODS, SOURCES, MODELS, VIEWS]  # type: ignore[list-item]
     from aggmatch.report.figures import FIGURES
 

@@ -18,7 +18,7 @@ def test_the_tables_of_a_page_are_those_of_the_results(page):
     assert SCRIPT["renewed"](text) == text, "run: make tables"
 
 
-def test_a_figure_changed_by_hand_is_noticed_and_mended():
+def test_a_number_changed_by_hand_is_detected_and_corrected():
     text = PAGES[0].read_text()
     changed = re.sub(r"\| aggmatch \| \d", "| aggmatch | 9", text)
     assert changed != text

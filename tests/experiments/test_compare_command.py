@@ -23,7 +23,7 @@ def test_the_help_does_not_offer_the_configuration_of_a_run(run):
     assert "config.json" not in text
 
 
-def test_one_labelled_set_cannot_stand_for_several_folds(run, tmp_path):
+def test_one_labelled_set_cannot_represent_several_folds(run, tmp_path):
     words = "compare digits --methods supervised --folds 2 --steps 4 --set data.split=x.json"
     code, out, err = run(*words.split())
     assert (code, out) == (2, "")

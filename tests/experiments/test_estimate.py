@@ -9,8 +9,8 @@ from aggmatch.experiments.estimate import (
     estimate,
     find_paces,
     kind,
+    list_runs,
     measure,
-    outlook,
     work,
 )
 from aggmatch.experiments.paper import TABLES
@@ -139,7 +139,7 @@ def test_a_slow_step_is_measured_on_a_part_of_its_batch(plan, monkeypatch):
     assert batches == [4, 20], "a balanced batch has every class in it"
 
 
-def test_the_outlook_lists_every_run_with_its_state_and_sums_up(plan, pretend):
+def test_the_list_of_runs_has_every_state_and_the_sum(plan, pretend):
     made = plan(folds=1)
     pretend(made.runs[0], 50.0)
     pretend(made.runs[2], 50.0, step=3)
@@ -147,7 +147,7 @@ def test_the_outlook_lists_every_run_with_its_state_and_sums_up(plan, pretend):
         kind(made.runs[0].settings): StepPace(100.0, "a guess"),
         kind(made.runs[2].settings): StepPace(0.0125, "a clock"),
     }
-    table = outlook(made)
+    table = list_runs(made)
     assert list(table.columns) == ["data", "labels", "method", "fold", "steps", "state"]
     assert [list(row) for row in table.rows] == [
         ["digits", 10, "supervised", 0, 4, "finished"],
@@ -176,11 +176,11 @@ def test_the_gain_of_parallel_runs_is_called_unknown(plan):
 def test_variants_of_a_method_are_named(tmp_path):
     made = reproduce.plan(TABLES["components"], [], tmp_path, folds=1)
     paces = {kind(run.settings): StepPace(1.0, "a guess") for run in made.runs}
-    assert outlook(made).rows[0][4] == estimate(made, paces).rows[0][3] == "confidence off, refine false"
+    assert list_runs(made).rows[0][4] == estimate(made, paces).rows[0][3] == "confidence off, refine false"
 
 
 def test_if_all_runs_are_finished_a_sentence_says_so(plan, pretend):
     made = plan()
     for run in made.runs:
         pretend(run, 50.0)
-    assert outlook(made).notes == ["Nothing is left to train: 8 runs finished."]
+    assert list_runs(made).notes == ["Nothing is left to train: 8 runs finished."]

@@ -75,7 +75,7 @@ def test_a_setting_that_a_method_does_not_have_names_the_row(tmp_path):
         reproduce.plan(TABLES["main"], [Layer("--set", {"method.slots": 512})], tmp_path)
 
 
-def test_a_variant_names_the_settings_beside_method_and_data(plan, tmp_path):
+def test_a_variant_names_the_settings_other_than_method_and_data(plan, tmp_path):
     made = reproduce.plan(TABLES["components"], [], tmp_path, folds=1)
     assert [made.variant(run) for run in made.runs][:2] == [
         "confidence off, refine false",

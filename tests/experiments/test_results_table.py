@@ -157,7 +157,7 @@ def test_folders_of_the_same_name_are_shown_with_their_paths(results):
     assert [row[1] for row in rows(table)] == ["/a/photos", "/b/photos", "pictures"]
 
 
-def test_without_an_evaluated_run_there_is_no_table(results):
+def test_without_an_evaluated_run_the_table_is_an_error(results):
     (result,) = results({("supervised", 10, 0): (61.0, 3)})
     with pytest.raises(AggMatchError, match="no run was evaluated"):
         ResultsTable(group_runs([replace(result, records=[])]))

@@ -18,7 +18,7 @@ def test_alignment_by_hand():
     assert aligned[0].tolist() == pytest.approx([0.5, 0.5], abs=1e-5)
 
 
-def test_predictions_whose_mean_is_the_goal_stay_as_they_are():
+def test_predictions_whose_mean_is_the_goal_do_not_change():
     probs = random_probs(5)
     torch.testing.assert_close(align(probs, torch.full((3,), 1 / 3), torch.full((3,), 1 / 3)), probs)
 

@@ -7,7 +7,7 @@ from aggmatch.methods.shared import rotate_quarters
 START = {"method__labeled_views": "both", "method__rotation_weight": 0.5, "method__rotated": 8}
 
 
-def test_images_are_turned_a_quarter_of_them_each_way():
+def test_a_quarter_of_the_images_is_rotated_each_way():
     images = torch.arange(9 * 2 * 2).view(9, 1, 2, 2)
     turned = rotate_quarters(images, 8)
     assert len(turned) == 8
@@ -47,19 +47,11 @@ def test_pseudo_labels_count_after_the_warmup(method, toy_state):
 
 
 @pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])
-def test_a_restored_state_continues_the_warmup(method, toy_state):
+def test_a_restored_state_continues_the_warmup(method, toy_resume):
     changes = {**START, "method__warmup": 4}
     if method == "aggmatch":
         changes |= {"method__alignment": True, "method__alignment_steps": 3, "method__confidence": "product"}
-    whole, stopped, resumed = (toy_state(method, **changes) for _ in range(3))
-    for _ in range(6):
-        whole.step()
-        if stopped.steps_done < 3:
-            stopped.step()
-    resumed.restore(stopped.checkpoint())
-    for _ in range(3):
-        resumed.step()
-    expected, got = whole.checkpoint(), resumed.checkpoint()
+    expected, got = toy_resume(method, **changes)
     assert all(torch.equal(tensor, got.tensors[key]) for key, tensor in expected.tensors.items())
 
 

@@ -164,7 +164,7 @@ def test_the_table_has_a_row_for_each_entry(aggmatch_run: StoredRun):
     assert shown.title.startswith(f"Image 4, true class {data.train.labels[4]}: own prediction ")
 
 
-def test_an_entry_of_unknown_origin_and_the_image_itself_are_said_so(aggmatch_run: StoredRun):
+def test_an_entry_of_unknown_origin_and_the_image_itself_are_marked(aggmatch_run: StoredRun):
     (why,) = explain_run(aggmatch_run, [4])
     entries = [replace(why.entries[0], source=-1), replace(why.entries[1], source=4, given=True, given_label=7)]
     rows = table(replace(why, entries=entries), aggmatch_run.data()).rows

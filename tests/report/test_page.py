@@ -180,7 +180,7 @@ def test_options_and_percent_signs_are_not_broken():
     )
 
 
-def test_a_command_can_be_copied_as_it_is():
+def test_a_command_can_be_copied_and_run():
     command = "aggmatch train --out '5 % <x>' --steps 10"
     assert whole_options(command) == "aggmatch train <code>--out</code> &#39;5 % &lt;x&gt;&#39; <code>--steps 10</code>"
 

@@ -111,7 +111,7 @@ def test_explained_runs_have_snapshots_and_a_method_that_explains(rivals: list[S
 @pytest.mark.parametrize(
     ("summary", "kept", "words"), [(None, [1.0], "yet"), ({}, [1.0], "lost"), ({}, [], "runtime.snapshots")]
 )
-def test_the_reason_for_missing_snapshots_is_told(tmp_path, summary, kept, words):
+def test_the_reason_for_missing_snapshots_is_given(tmp_path, summary, kept, words):
     (run,) = read_runs([write_folder(tmp_path / "run", [], summary, runtime__snapshots=kept)])
     assert words in no_snapshots(run)
 

@@ -93,7 +93,7 @@ def test_several_runs_are_ranked_by_their_mean_with_the_lead_of_the_best(tmp_pat
     )
 
 
-def test_the_lead_over_the_baseline_is_named_beside_that_over_the_second(tmp_path):
+def test_the_lead_over_the_second_and_over_the_baseline_is_named(tmp_path):
     found = compared(tmp_path, ("supervised", 0, 70.0), ("fixmatch", 0, 85.0), ("aggmatch", 0, 95.0), ("uda", 0, 80.0))
     assert verdict_of_several(found) == (
         "aggmatch is right on 95.00 % of 360 test images, 10.00 points more than fixmatch (85.00 %) and 25.00 points "

@@ -23,7 +23,7 @@ def old_run() -> StoredRun:
     return read_runs([Path(__file__).parents[1] / "fixtures/runs-0.1/finished"])[0]
 
 
-def test_a_finished_run_is_read_whole(old_run: StoredRun):
+def test_a_finished_run_is_read_completely(old_run: StoredRun):
     assert old_run.name == f"aggmatch fold {old_run.fold}"
     assert old_run.method == "aggmatch"
     assert old_run.records[-1]["step"] == old_run.steps == 60
@@ -111,7 +111,7 @@ def test_changes_set_where_a_stored_run_computes(tmp_path):
     assert run.settings.runtime.data_dir == "elsewhere"
 
 
-def test_names_tell_what_differs_and_nothing_else(tmp_path):
+def test_names_contain_what_differs_and_nothing_else(tmp_path):
     plain = write_folder(tmp_path / "a")
     other = write_folder(tmp_path / "b", method="aggmatch")
     assert named(plain, other) == ["fixmatch fold 0", "aggmatch fold 0"]
@@ -126,7 +126,7 @@ def test_names_tell_what_differs_and_nothing_else(tmp_path):
     assert named(*both) == ["fixmatch, threshold 0.8, fold 0", "fixmatch, threshold 0.9, fold 0"]
 
 
-def test_names_tell_noise_in_words(tmp_path):
+def test_names_describe_noise_in_words(tmp_path):
     clean = write_folder(tmp_path / "clean")
     noise: dict[str, Any] = {"data__noise": "asymmetric", "data__noise_rate": 0.25, "data__noise_map": ["2>7", "7>1"]}
     noisy = write_folder(tmp_path / "noisy", **noise)
@@ -144,7 +144,7 @@ def test_names_tell_noise_in_words(tmp_path):
     ]
 
 
-def test_runs_of_equal_settings_are_told_apart_by_their_folders(tmp_path):
+def test_runs_of_equal_settings_are_distinguished_by_their_folders(tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "y").mkdir()
     alike = [write_folder(tmp_path / name) for name in ("one", "two")]
@@ -162,7 +162,7 @@ def test_labels_and_fold_are_those_of_a_given_split(tmp_path):
     assert named(folder, write_folder(tmp_path / "drawn"))[0].startswith("fixmatch, 100 labels")
 
 
-def test_folds_make_a_group_and_the_first_stands_for_it(tmp_path):
+def test_folds_make_a_group_and_the_first_represents_it(tmp_path):
     folders = [write_folder(tmp_path / str(fold), data__fold=fold) for fold in (1, 0)]
     runs = read_runs([*folders, write_folder(tmp_path / "a", method="aggmatch")])
     assert {name: len(group) for name, group in grouped(runs).items()} == {"fixmatch": 2, "aggmatch": 1}

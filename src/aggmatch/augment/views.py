@@ -1,7 +1,7 @@
 """Views of batches of uint8 images: every image draws its own operations and magnitudes.
 
 Drawing parameters and applying them are separate functions. Shapes never depend on values, and nothing is copied to
-the host, so that a CUDA graph can capture a view (register the generator with the graph, and call the view once first).
+the host, so that a CUDA graph can capture a view. Register the generator with the graph, and call the view once first.
 
 Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), R rounds, P operations in the pool.
 """

@@ -24,7 +24,7 @@ from aggmatch.settings import RunSettings, resolve
 from aggmatch.tables import Table
 
 PEAK = {"cuda": "Peak: tensors on the GPU, the training images among them.", "cpu": "Peak: the whole process."}
-APART = "Pieces timed apart need not add up to the step; `other` is what is left of it and may be negative."
+APART = "Stages timed separately need not add up to the step; `other` is the remainder and may be negative."
 
 
 # Plan ------------------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def floor_table(methods: Sequence[Mapping[str, Any]]) -> Table:
         for rate in (method["floor"]["rates"] for method in methods)
     }
     meaning = "The floor is the larger of compute and memory, what a step takes at this machine's best rates."
-    return Table(columns, rows, "The least that it can take", [meaning, *sorted(rates)])
+    return Table(columns, rows, "Lower bound of a step", [meaning, *sorted(rates)])
 
 
 def stage_table(method: Mapping[str, Any]) -> Table:

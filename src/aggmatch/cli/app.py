@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from aggmatch.training.run import Run
 
 app = typer.Typer(
-    help="Image classification with very few labels: AggMatch and its peers under one honest protocol.",
+    help="Image classification with very few labels: AggMatch and other methods, trained by the same loop.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -25,7 +25,7 @@ Data = Annotated[
     str | None, typer.Argument(help="See `aggmatch list data`; or a folder of images.", show_default="digits")
 ]
 Labels = Annotated[
-    int | None, typer.Option(help="Labelled images in all, equal per class.", show_default="the recipe's")
+    int | None, typer.Option(help="Labelled images in total, equal per class.", show_default="the recipe's")
 ]
 Steps = Annotated[int | None, typer.Option(help="Training steps.", show_default="the recipe's")]
 Recipe = Annotated[str | None, typer.Option(help="See `aggmatch list recipes`.", show_default="paper")]
@@ -88,7 +88,7 @@ def listed(text: str | None) -> list[str]:
 def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> None:
     """Train with a live display. A signal prints how to continue and ends with the usual exit code.
 
-    title: shown beside the progress bar. again: the command that continues, if it is not `train --resume`.
+    title: shown next to the progress bar. again: the command that continues, if it is not `train --resume`.
     """
     from aggmatch.console import follow, say
     from aggmatch.registry import short_name

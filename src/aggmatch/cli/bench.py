@@ -12,7 +12,7 @@ from aggmatch.errors import AggMatchError
 
 @app.command()
 def bench(
-    data: Annotated[str, typer.Argument(help="Whose recipe; its files are not needed.")] = "cifar10",
+    data: Annotated[str, typer.Argument(help="Data set whose recipe is used; its files are not needed.")] = "cifar10",
     method: Annotated[str, typer.Option(metavar="NAME,...", help="Comma-separated methods, or all.")] = "aggmatch",
     steps: Annotated[
         int | None, typer.Option(help="Steps to time.", show_default="500 on CUDA, elsewhere what fits in 5 s")
@@ -24,7 +24,7 @@ def bench(
     aggregation: Annotated[
         bool, typer.Option("--aggregation", help="Time AggMatch's aggregation alone instead, in the paper's shapes.")
     ] = False,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all figures here too.")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write all numbers to this file.")] = None,
     set_: Set = None,
     device: Device = None,
     quiet: Quiet = False,

@@ -112,7 +112,7 @@ def reproduce(
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train the runs of a table of the AggMatch paper and print it beside the paper's. Run it again to continue."""
+    """Train the runs of a table of the paper; print our numbers next to the paper's. Run it again to continue."""
     layers = gather(None, set_, steps=steps, data_dir=data_dir, device=device)
     wanted: dict[str, Sequence[object]] = {
         "method.name": listed(methods),
@@ -140,9 +140,9 @@ def reproduce(
         for line in [*left_out, f"In this table: {len(filled.runs)} of {plural(len(stored), 'stored run')}."]:
             say(line, error=True)
     elif dry_run:
-        from aggmatch.experiments.estimate import estimate, find_paces, outlook
+        from aggmatch.experiments.estimate import estimate, find_paces, list_runs
 
-        stdout.print(outlook(plan).rich())
+        stdout.print(list_runs(plan).rich())
         if any(not run.finished for run in plan.runs) and (paces := find_paces(plan.runs, partial(say, error=True))):
             stdout.print(estimate(plan, paces, at_once).rich())
         return
@@ -275,7 +275,7 @@ def demo(
     fold: Annotated[int, typer.Option(help="Which draw of the labelled images.", min=0)] = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Watch AggMatch learn digits from one label per class, beside three other methods, and write a report."""
+    """Compare AggMatch with three other methods on digits, with one label per class, and write a report."""
     from aggmatch.console import say, stdout
     from aggmatch.experiments import demo as experiment
     from aggmatch.experiments.parallel import cores

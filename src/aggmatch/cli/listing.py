@@ -72,7 +72,7 @@ def figures() -> Table:
 
 
 def recipes() -> Table:
-    """Defaults of data sets, of methods on them, and named recipes with the paper's value beside each setting."""
+    """Defaults of data sets, of methods on them, and named recipes with the paper's value of each setting."""
     tables = {(name, ""): values for name, values in (DATA | {"a folder of images": FOLDER}).items()} | METHOD
     rows = [
         ["paper", data, method or "all", key, value, None]

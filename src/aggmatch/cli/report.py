@@ -18,7 +18,7 @@ Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs
 def figures(
     runs: Runs,
     out: Annotated[Path, typer.Option(help="Folder of the files.")] = Path("figures"),
-    format_: Annotated[Literal["svg", "png", "pdf"], typer.Option("--format", help="Kind of file.")] = "svg",
+    format_: Annotated[Literal["svg", "png", "pdf"], typer.Option("--format", help="File format.")] = "svg",
     only: Annotated[
         str | None,
         typer.Option(
@@ -52,7 +52,7 @@ def figures(
         captions.append(f"## {', '.join(written)}\n\n**{panel.title}.** {panel.caption}\n")
     if not captions:
         wanted = ", ".join(names or ["all figures"])
-        why = " ".join(reasons) or "these runs have not kept what it needs: a log, a model or snapshots."
+        why = " ".join(reasons) or "these runs lack what it needs: a log, a model or snapshots."
         raise AggMatchError(f"Nothing could be drawn for {wanted}: {why}")
     write_atomically(out / "captions.md", "\n".join(captions).encode())
     say(str(out / "captions.md"))

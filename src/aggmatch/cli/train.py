@@ -112,7 +112,7 @@ def evaluate(
     device: Device = None,
     allow_code: AllowCode = None,
 ) -> None:
-    """Test accuracy of a finished run's model, overall and by class; or its accuracy on other images."""
+    """Measure the test accuracy of a finished run's model, overall and by class, or its accuracy on other images."""
     from aggmatch.console import say, stdout
     from aggmatch.data import Split
     from aggmatch.inference.model import TrainedModel
@@ -138,7 +138,7 @@ def evaluate(
 def list_(
     what: Annotated[str, typer.Argument(metavar="methods|data|models|views|figures|recipes|settings")],
     method: Annotated[str, typer.Option(help="Whose settings to list.")] = "aggmatch",
-    data: Annotated[str | None, typer.Option(help="List settings as they are on this data set.")] = None,
+    data: Annotated[str | None, typer.Option(help="List settings with their values on this data set.")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Show the methods, data sets, networks, views, figures, recipes or settings to choose from."""

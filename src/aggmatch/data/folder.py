@@ -1,7 +1,7 @@
 """Images of your own: image files as uint8 tensors, and a folder of image files as a data set.
 
 `FOLDER/CLASS/...` holds the labelled images of a class and `FOLDER/unlabeled/...` the images without a label. Both may
-also lie in `FOLDER/train`. `FOLDER/test/CLASS/...` holds the test images and may be missing. Images may lie in
+also be in `FOLDER/train`. `FOLDER/test/CLASS/...` holds the test images and may be missing. Images may be in
 subfolders of any depth, and have any size and any common format.
 """
 
@@ -41,7 +41,7 @@ class Labeled(NamedTuple):
 def find_images(folder: Path) -> list[Path]:
     """Return the image files in a folder and its subfolders, sorted; hidden files are left out.
 
-    Links to files are followed. Links to folders are not, because they may lead in circles.
+    Links to files are followed. Links to folders are not, because they may form a cycle.
     """
 
     def fail(error: OSError) -> None:

@@ -150,7 +150,7 @@ class Archive:
     size: int
     """Bytes."""
     members: tuple[str, ...] = ()
-    """For a packed archive, the files that are read from it. They may also lie unpacked in the data folder."""
+    """For a packed archive, the files that are read from it. They may also be unpacked in the data folder."""
 
     def unpacked(self, folder: Path) -> bool:
         """Whether `folder` holds all members as unpacked files."""

@@ -1,4 +1,4 @@
-"""Several methods on the same folds: which one is better, and by how much more than chance."""
+"""Compares several methods on the same folds: mean and deviation of their accuracies."""
 
 import statistics
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def place(plan: Sequence[RunSettings], out: Path) -> list[PlannedRun]:
 
 
 def find_misfits(runs: Sequence[PlannedRun], *, download: bool = False) -> dict[str, str]:
-    """Methods whose batches the labelled images cannot form → why; call it before the first run starts.
+    """Return the methods whose batches cannot be made of the labelled images → why; call it before the first run.
 
     download: whether missing files of the data set are fetched. Finished runs need no data. Raises an `AggMatchError`
     if the labelled images cannot be drawn, which affects all methods.
@@ -82,7 +82,7 @@ def find_misfits(runs: Sequence[PlannedRun], *, download: bool = False) -> dict[
 def compare(runs: Sequence[StoredRun]) -> Table:
     """Mean ± sample standard deviation of finished runs over the folds, best method first.
 
-    A fold that a method lacks is an empty cell. The title tells data set, labels, steps, network and hardware.
+    A fold that a method lacks is an empty cell. The title names data set, labels, steps, network and hardware.
     """
     by_method: dict[str, list[StoredRun]] = {}
     for run in runs:

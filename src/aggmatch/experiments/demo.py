@@ -1,4 +1,4 @@
-"""The demo: digits with one label per class, AggMatch beside other methods on the same labels."""
+"""The demo: digits with one label per class, AggMatch compared with other methods on the same labels."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,10 +17,10 @@ from aggmatch.tables import Table
 
 INTRODUCTION = """\
 1,437 images of handwritten digits. Only ten of them have a label, one for each digit.
-Three methods train on these ten labels, side by side. 360 other images test what they learned.
+Three methods train on these ten labels, in parallel. 360 other images test what they learned.
 """
 METHODS = ("aggmatch", "fixmatch", "supervised")
-"""The slowest first, so that runs side by side end as early as possible."""
+"""The slowest first, so that parallel runs end as early as possible."""
 RIVAL = "LabelSpreading (scikit-learn)"
 CHOSEN: dict[str, object] = {"data.name": "digits", "data.labels": 10, "runtime.device": "cpu", "runtime.threads": 1}
 """One CPU thread, so that every machine computes the same."""
@@ -45,7 +45,7 @@ class Outcome:
 
 
 def run(out: Path, fold: int, train: Callable[[Sequence[PlannedRun]], None]) -> Outcome:
-    """Train every method on one fold, and fit LabelSpreading meanwhile.
+    """Train every method on one fold, and fit LabelSpreading at the same time.
 
     out: folder of the runs. train: trains the planned runs to their end, in other processes.
     """

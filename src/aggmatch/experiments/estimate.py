@@ -44,7 +44,7 @@ class StepPace(NamedTuple):
 
 
 def kind(settings: RunSettings) -> str:
-    """Everything that decides how long a step takes, as a text: runs with equal texts have the same pace."""
+    """Everything that decides how long a step takes, as text: runs with equal texts have the same pace."""
     source = SOURCES.load(settings.data.name)
     train = {name: getattr(settings.train, name) for name in ("batch", "unlabeled_ratio", "precision")}
     facts = {"shape": source.shape, "classes": len(source.classes), "train": train}
@@ -142,8 +142,8 @@ def time_steps(settings: RunSettings, device: torch.device, *, warm: int, steps:
     return time_calls(trainer.step, device, steps).median
 
 
-def outlook(plan: Plan) -> Table:
-    """Every run with its state; the note sums up. Empty columns are left out."""
+def list_runs(plan: Plan) -> Table:
+    """List every run with its state; the note gives the sum. Empty columns are left out."""
     rows = []
     for run in plan.runs:
         settings = run.settings
@@ -159,7 +159,7 @@ def outlook(plan: Plan) -> Table:
 
 
 def estimate(plan: Plan, paces: Mapping[str, StepPace], at_once: int = 1) -> Table:
-    """How long the unfinished runs take, kind by kind; the notes sum up and say where the numbers come from."""
+    """List how long the unfinished runs take, by kind; the notes give the sum and the source of the numbers."""
     left: dict[str, list[PlannedRun]] = {}
     for run in plan.runs:
         if not run.finished:

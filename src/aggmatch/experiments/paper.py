@@ -1,7 +1,7 @@
 """The tables of the AggMatch paper as data: for each cell, the settings of its runs and the paper's number.
 
 Numbers are written as the paper prints them, one text per row. A dash stands for a number that the paper does not
-print; such a cell can be trained all the same.
+print; such a cell can still be trained.
 """
 
 from collections.abc import Iterable, Mapping
@@ -237,7 +237,7 @@ QUEUE = PaperTable(
 
 MOMENTUM = PaperTable(
     "momentum",
-    "Network that fills the queue, 512 slots a class",
+    "Network that fills the queue, 512 slots per class",
     grid(
         {"CIFAR-10, 40": on("cifar10", 40, "aggmatch") | {"method.slots": 512}},
         {

@@ -1,4 +1,4 @@
-"""Our numbers beside the paper's, with the provenance of each number."""
+"""Our numbers next to the paper's, with the provenance of each number."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -99,13 +99,13 @@ class Filled:
 
     def notes(self) -> list[str]:
         """What our numbers are, what the marks mean, and what to know about the paper's numbers."""
-        notes = ["Test accuracy in percent, mean ± deviation over folds; – where there is no figure."]
+        notes = ["Test accuracy in percent, mean ± deviation over folds; – if there is no number."]
         marks, medians = self.marks(), [median for ours in self.ours.values() for median in ours.medians]
         if self.ours:
             notes.append(self.describe_ours())
         if medians:
             notes.append(f"Median: of the last {describe_counts(medians)} of each run.")
-        notes.append(f"The protocol is {self.protocol}{'; marked figures depart from it:' if marks else '.'}")
+        notes.append(f"The protocol is {self.protocol}{'; marked numbers differ from it:' if marks else '.'}")
         notes += [f"{mark} {protocol}" for protocol, mark in marks.items()]
         return [*notes, self.table.note] if self.table.note else notes
 

@@ -17,7 +17,7 @@ from aggmatch.settings import parts_named
 from aggmatch.signals import signals
 
 POLL = 0.1
-"""Seconds between two looks at the processes."""
+"""Seconds between two checks of the processes."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Event:
 
 
 class Child:
-    """A process that trains one run. It has its own session: Ctrl-C reaches it only through its parent."""
+    """A process that trains one run. It is in its own process session, so that only its parent passes Ctrl-C on."""
 
     def __init__(self, run: PlannedRun, scratch: Path, number: int, threads: int) -> None:
         self.run = run
@@ -72,7 +72,7 @@ class Child:
         for line in whole.splitlines():
             try:
                 yield json.loads(line)
-            except json.JSONDecodeError:  # the log was cut back and grew again between two looks
+            except json.JSONDecodeError:  # the log was cut back and grew again between two checks
                 continue
 
     def reason(self) -> str:

@@ -30,7 +30,7 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class Plan:
-    """A table, whole or in part, with all the runs that it needs."""
+    """A table or a part of it, with all the runs that it needs."""
 
     table: PaperTable
     cells: tuple[PlannedCell, ...]

@@ -117,7 +117,7 @@ class Memory(nn.Module):
         return torch.where(self.written >= self.rows, smoothed_BY, probs_BY)
 
     def write(self, probs_BY: Tensor, embedding_BE: Tensor) -> None:
-        """Write a batch over the oldest rows; of a batch larger than the memory, its end."""
+        """Write a batch over the oldest rows; of a batch larger than the memory, only its last rows."""
         count = min(len(probs_BY), self.rows)
         row_B = (self.written + torch.arange(count, device=self.written.device)) % self.rows
         self.probs[row_B] = probs_BY[-count:].float()

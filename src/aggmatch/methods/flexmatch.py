@@ -1,4 +1,4 @@
-"""FlexMatch: every class has a threshold of its own, lower while the network seldom predicts the class."""
+"""FlexMatch: every class has its own threshold, which is lower while the network rarely predicts the class."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ class FlexMatch(Method[Config]):
     reference = "Zhang et al., FlexMatch: Boosting Semi-Supervised Learning with Curriculum Pseudo Labeling, 2021"
     views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
 
-    mark: Tensor  # (N,) class as which each training image was last predicted with confidence τ, or UNMARKED
+    mark: Tensor  # (N,) class that was last predicted with confidence τ for each training image, or UNMARKED
 
     def __init__(self, config: Config, problem: Problem) -> None:
         super().__init__(config, problem)
@@ -67,7 +67,7 @@ class FlexMatch(Method[Config]):
         return (self.config.threshold * learned_Y / (2 - learned_Y)).clamp(min=self.config.lowest_threshold)
 
     def update_marks(self, index_B: Tensor, confidence_B: Tensor, target_B: Tensor) -> None:
-        """Mark the images that are predicted with confidence τ: with the fixed τ, never with a class's threshold."""
+        """Mark the images whose confidence is at least the fixed τ; the thresholds of classes do not matter here."""
         sure_B = confidence_B >= self.config.threshold
         self.mark[index_B] = torch.where(sure_B, target_B, self.mark[index_B])
 

@@ -20,7 +20,7 @@ class Config(Settings):
     """Section `method` of FreeMatch."""
 
     momentum: Fraction = 0.999
-    """Memory of the running confidence, class shares and histogram."""
+    """Decay of the running confidence, class shares and histogram."""
     unlabeled_weight: NonNegative = 1.0
     """w_u: weight of the unlabelled loss."""
     fairness_weight: NonNegative = 0.01
@@ -58,7 +58,7 @@ class FreeMatch(Method[Config]):
         labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
         probs_BY = weak.logits.detach().softmax(-1)
         confidence_B, target_B = probs_BY.max(-1)
-        self.update(probs_BY, confidence_B, target_B)  # before the threshold: the batch has a say in it
+        self.update(probs_BY, confidence_B, target_B)  # before the thresholds, which include this batch
         threshold_Y = self.thresholds()
         pseudo = PseudoLabels(target_B, (confidence_B >= threshold_Y[target_B]).float())
 

@@ -1,8 +1,8 @@
 """Parts that several methods use: distribution alignment, and the first steps of training.
 
 With a few labels per class, pseudo labels of the first steps are wrong, and learning from them confirms them. Three
-settings of the first steps help: labelled images are learned in weak and strong views; a head learns by which quarter
-turn images were rotated, which teaches features without labels; and pseudo labels count only after a warm-up.
+settings of the first steps help: labelled images are learned in weak and strong views; a head learns to predict the
+quarter turn of rotated images, which teaches features without labels; pseudo labels count only after a warm-up.
 
 Shape suffixes: B samples, Y classes, W batches of a window, R rotated images.
 """
@@ -61,7 +61,7 @@ class FadingAlignment(nn.Module):
     """Aligns predictions to equal classes by an exponential mean, and fades out after a number of steps.
 
     m ← d·m + (1 − d)·mean_b q,   d = min(k/(k+1), `decay`),   q̃ = Normalize(q / (m + ε)^a)
-    a = 1 up to step `until`, then falls linearly to 0 at step 2·`until`; for 0, a = 1 for ever
+    a = 1 up to step `until`, then falls linearly to 0 at step 2·`until`; if `until` is 0, a is always 1
 
     Early on, alignment keeps classes from being lost; later its target may be wrong, as the classes of the unlabelled
     images need not be equally frequent.
@@ -119,9 +119,9 @@ class StartSettings(Settings):
 
 
 class Start(nn.Module):
-    """The first steps of a method: what it learns beside pseudo labels, and from which step on these count.
+    """The first steps of a method: what it learns in addition to pseudo labels, and from which step these count.
 
-    The step counter is a persistent buffer only if there is a warm-up, so that methods without one keep their state.
+    The step counter is a persistent buffer that exists only with a warm-up: other checkpoints have no such entry.
     """
 
     steps: Tensor  # 0-d, steps done
@@ -133,7 +133,7 @@ class Start(nn.Module):
             self.register_buffer("steps", torch.zeros(()))
 
     def views(self, unlabeled: tuple[str, ...]) -> Views:
-        """The views of a method that wants these views of unlabelled images."""
+        """The views of a method: these of unlabelled images, and those of labelled images that the settings choose."""
         labeled = ("weak",) if self.config.labeled_views == "weak" else ("weak", "strong")
         return Views(labeled=labeled, unlabeled=unlabeled)
 
@@ -142,7 +142,7 @@ class Start(nn.Module):
         return nn.Linear(self.problem.features, TURNS) if self.config.rotation_weight else nn.Identity()
 
     def images(self, batch: Batch, weak_view: Tensor) -> list[Tensor]:
-        """Batches of images to learn from beside pseudo labels: views of labelled images, then rotated images."""
+        """Batches to learn from in addition to pseudo labels: views of labelled images, then rotated images."""
         rotated = [rotate_quarters(weak_view, self.config.rotated)] if self.config.rotation_weight else []
         return [*batch.labeled, *rotated]
 
@@ -170,12 +170,12 @@ class Start(nn.Module):
 
 
 def mean(values: Sequence[Tensor]) -> Tensor:
-    """Mean of 0-d tensors; a single one is returned as it is."""
+    """Mean of 0-d tensors; a single one is returned unchanged."""
     return values[0] if len(values) == 1 else torch.stack(list(values)).mean()
 
 
 def rotate_quarters(images: Tensor, count: int) -> Tensor:
-    """The first images, at most `count` of them, in four parts that are turned by 0°, 90°, 180° and 270°.
+    """The first images, at most `count`, in four parts that are rotated by 0°, 90°, 180° and 270°.
 
     (N, C, H, W) → (R, C, H, W), R the largest multiple of 4 up to N and `count`; at least 4 images are needed.
     """

@@ -103,7 +103,7 @@ class SimMatch(Method[Config]):
         """Targets of the similarities, ŵ = Normalize(w · p[ℓ]), (B, K), and of the classes, (B, Y).
 
         p̂[c] = α·p[c] + (1 − α)·Σ_{i: ℓ_i = c} w_i. The first multiplies and the second mixes; ŵ is computed from
-        logarithms, as it may underflow.
+        logarithms, because products may underflow.
         """
         label_K = self.label.clamp(min=0)
         instance_BK = torch.log(weight_BK + TINY) + torch.log(probs_BY[:, label_K] + TINY)

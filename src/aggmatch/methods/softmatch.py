@@ -1,4 +1,4 @@
-"""SoftMatch: every pseudo label counts, by a Gaussian of how far its confidence lies below the running mean."""
+"""SoftMatch: every pseudo label counts, with a Gaussian weight by how far its confidence is below the running mean."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,14 +19,14 @@ class Config(Settings):
     """Section `method` of SoftMatch."""
 
     momentum: Fraction = 0.999
-    """Memory of the running mean and variance of the confidence and of the mean predictions."""
+    """Decay of the running mean and variance of the confidence, and of the mean predictions."""
     width: Positive = 2.0
     """n: the variance of the Gaussian is the running variance divided by n²."""
     alignment: Literal["none", "uniform", "labeled"] = "uniform"
     """Target to which predictions are aligned, for the weight only: none, equal classes (the paper), or the running
     prediction on labelled images (the code behind its tables)."""
     statistics: Literal["unaligned", "aligned"] = "unaligned"
-    """Confidence whose mean and variance are kept: the paper's, or that of one library."""
+    """Confidence whose running mean and variance are used: before alignment (the paper) or after it (one library)."""
     unlabeled_weight: NonNegative = 1.0
     """λ: weight of the unlabelled loss."""
 

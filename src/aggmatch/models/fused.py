@@ -1,8 +1,8 @@
 """The training pass of a wide residual network on CUDA, with forward and backward written out.
 
 It computes the same as `WideResNet.forward` in fewer passes over the activations: BatchNorm, activation and residual
-sum are fused (`kernels.norm`), convolutions of few channels have their own kernels (`kernels.convolve`), and all images
-share each launch although only some of them have a backward pass. It needs no minute-long compilation.
+sum are fused (`kernels.norm`), and convolutions of few channels have their own kernels (`kernels.convolve`). All images
+share each launch, although only some of them have a backward pass. It needs no minute-long compilation.
 """
 
 from typing import Any, NamedTuple

@@ -24,7 +24,7 @@ from aggmatch.tables import Table, plural
 TOP = 8
 """Entries shown."""
 COLUMNS = 4
-"""Entries beside each other."""
+"""Entries in one row."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def panel(
         f"Training images with the network's own prediction p, the refined distribution p̄ and the votes of "
         f"{describe_voters(why)}. Below them, those {len(why.entries)} of {why.filled:,} stored examples that carry "
         f"most weight: share of the attention, class held with its probability, terms of the similarity ({terms}). A "
-        f"frame is green if an example holds the image's true class and red if not; ★ stands before the label that "
+        f"frame is green if an example holds the image's true class and red if not; ★ marks the label that "
         f"its image was given. {words + ' ' if words else ''}{run.describe()}, step {why.step:,}; plain images, online "
         f"network.",
         [Plot(f"image-{why.index}", draw(why, data), heading(why, data.classes)) for why in explanations],

@@ -67,7 +67,7 @@ class Plot:
     """
 
     name: str
-    """What tells it from the other plots of its panel, such as "average"; empty if it is the only one."""
+    """What distinguishes it from the other plots of its panel, such as "average"; empty if it is the only one."""
     figure: Figure
     heading: str = ""
     """Text above it. The page breaks it into lines; a file has it in the drawing."""

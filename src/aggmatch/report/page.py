@@ -21,16 +21,16 @@ from aggmatch import __version__
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
-from aggmatch.methods import load_method
 from aggmatch.report import figures, summary, test_results, warnings
 from aggmatch.report.figure import Panel, looks, svg
+from aggmatch.report.pseudo_labels import explains, no_snapshots
 from aggmatch.report.test_results import Progress, silent
 from aggmatch.runs.stats import best_pairs, conditions, first_of_groups, grouped
 from aggmatch.runs.stored import StoredRun, read_runs
 from aggmatch.tables import duration, plural
 
 PAUSE = 4
-"""Seconds between two looks at runs that are watched, and after which an open page reloads itself."""
+"""Seconds between two checks of watched runs, and after which an open page reloads itself."""
 SHOWN_AS_TABLE = "class_accuracy"
 """The figure that a page on one run leaves out: its table of classes holds the same numbers."""
 
@@ -46,7 +46,7 @@ def page(
     """Make the page as HTML.
 
     runs: at least one; several are compared. others: results that are not runs, as (name, accuracy in percent on the
-    same labels and test images), shown beside several runs. progress: called with a line of text for each part.
+    same labels and test images), shown next to several runs. progress: called with a line of text for each part.
     quick: leave out what needs a network to be run. refresh: seconds after which the page reloads itself.
 
     Example: `Path("report.html").write_text(page(read_runs([Path("runs/mine")])))`.
@@ -166,17 +166,13 @@ def left_out(run: StoredRun) -> Iterator[str]:
         yield f"{run.name} is not finished, so its accuracy by class and by confidence and its confusion are left out."
     if run.snapshots:
         return
-    if not run.settings.runtime.snapshots:
-        reason = "kept no snapshots (runtime.snapshots is empty)"
-    else:
-        reason = "lost its snapshots (its folder has none)" if run.finished else "has no snapshots yet"
-    explained = load_method(run.settings.method_name).explains
-    parts = "the origin of its pseudo labels, its uncertain pseudo labels, its attention, " if explained else ""
-    yield f"{run.name} {reason}, so {parts}the calibration of its pseudo labels and its feature space are left out."
+    parts = "the origin of its pseudo labels, its uncertain pseudo labels, its attention, " if explains(run) else ""
+    parts += "the calibration of its pseudo labels and its feature space"
+    yield f"{run.name} {no_snapshots(run)}, so {parts} are left out."
 
 
 def read_template(environment: Environment, name: str) -> str:
-    """The text of a file beside the templates."""
+    """The text of a file in the folder of the templates."""
     assert environment.loader
     return environment.loader.get_source(environment, name)[0]
 

@@ -24,7 +24,7 @@ from aggmatch.runs.stats import first_of_groups
 from aggmatch.runs.stored import StoredRun
 
 IMAGES = 2000
-"""Unlabelled images that stand for all of them."""
+"""Largest number of unlabelled images to use; they represent all."""
 BATCH = 500
 """Images at a time."""
 
@@ -77,7 +77,7 @@ def no_snapshots(run: StoredRun) -> str:
     """Why a run has no snapshot, in words that follow its name."""
     if not run.settings.runtime.snapshots:
         return "kept no snapshots (runtime.snapshots is empty)"
-    return "lost its snapshots (its folder holds none)" if run.finished else "has no snapshots yet"
+    return "lost its snapshots (its folder has none)" if run.finished else "has no snapshots yet"
 
 
 def unlabeled_images(data: DataSet, split: Split, *, known: bool) -> Tensor:

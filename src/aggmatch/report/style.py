@@ -3,9 +3,9 @@
 Change the colour of a method in `METHOD_COLORS`, those of right and wrong in `RIGHT` and `WRONG`, those of classes in
 `CLASS_COLORS`, and fonts and line widths in `STYLE`. The page itself takes its colours from `templates/report.css`.
 
-Figures are drawn once and shown on a light and on a dark page. So nothing has a background, everything that is not data
-has the colour `FOREGROUND`, which becomes the text colour of the page in SVG, and colours of data contrast with black
-and with white.
+Figures are drawn once and shown on a light and on a dark page. So nothing has a background, and colours of data
+contrast with black and with white. Everything else has the colour `FOREGROUND`, which becomes the text colour of the
+page in SVG.
 """
 
 from typing import Any

@@ -115,7 +115,7 @@ class Bar:
 
     @property
     def text(self) -> str:
-        """What the range stands for, and what the result is if it is no run."""
+        """What the range means; or that the result is not a run."""
         if len(self.accuracies) > 1:
             words = f"± {self.spread:.2f} over {len(self.accuracies)} runs"
         else:
@@ -227,7 +227,7 @@ def changed_settings(run: StoredRun) -> dict[str, Any]:
 
 
 def setting_rows(run: StoredRun) -> list[Row]:
-    """Every setting of a run beside the recipe's value."""
+    """Every setting of a run with the recipe's value."""
     usual, changed = flatten(recipe_of(run.settings).to_dict()), changed_settings(run)
     return [
         Row(key, [show(value)], key in changed, show(usual[key]))
@@ -251,7 +251,7 @@ def command(run: StoredRun) -> str:
     words = ["aggmatch", "train", data.name, "--method", run.settings.method_name]
     for key, option in NAMED.items():
         value = getattr(data, key.removeprefix("data."))
-        if value is not None or data.split is not None:  # no option stands for all labels
+        if value is not None or data.split is not None:  # no option means all labels
             changed.pop(key, None)
             words += [option, str(value)] if data.split is None else []
     for key, value in changed.items():

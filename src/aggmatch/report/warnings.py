@@ -199,7 +199,7 @@ def below_baseline(condition: str, members: Sequence[StoredRun]) -> RunWarning |
         "Unlabelled images did not help",
         f"On {condition}, training on the labels alone reaches {mean_and_spread(floor)}, more than {listed(worse)}.",
         "Pseudo labels can do harm, above all with wrong or very uneven labels. Compare their precision below, look at "
-        "the labelled images, and repeat on other folds before you conclude.",
+        "the labelled images, and repeat on other folds before you draw a conclusion.",
     )
 
 

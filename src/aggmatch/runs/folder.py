@@ -64,7 +64,7 @@ class Summary(TypedDict):
 
 
 class RunFolder:
-    """Paths and files of one run. Making the object touches nothing on disk.
+    """Paths and files of one run. Creating the object does not touch the disk.
 
     Example: `RunFolder(Path("runs/mine")).settings().train.steps`.
     """
@@ -96,9 +96,9 @@ class RunFolder:
             raise AggMatchError(f"{self.path} already holds a run. Continue it with --resume, or choose another --out.")
 
     def create(self, split: bytes, config: Mapping[str, Any]) -> None:
-        """Begin a run in a folder that is empty or does not exist yet.
+        """Start a run in a folder that is empty or does not exist yet.
 
-        The configuration is written last: only with it the folder holds a run. A split that an earlier attempt left
+        The configuration is written last: the folder holds a run once it exists. A split that an earlier attempt left
         behind does not count as content if it is the same.
         """
         try:
@@ -106,7 +106,7 @@ class RunFolder:
             occupied = any(path != self.split or path.read_bytes() != split for path in self.path.iterdir())
         except OSError as error:
             raise AggMatchError(f"Cannot use {self.path} for a run: {error.strerror}. Choose another --out.") from error
-        self.check_free()  # another process may have been quicker
+        self.check_free()  # another process may have started a run here meanwhile
         if occupied:
             raise AggMatchError(f"{self.path} is not empty and holds no run. Choose another --out.")
         write_atomically(self.split, split)
@@ -173,7 +173,7 @@ class RunFolder:
         return resolve([Layer(str(self.config), values), *layers])
 
     def settings_here(self, changes: Changes = (), *, allow: Iterable[str] = ()) -> RunSettings:
-        """The settings with a device that this machine has: it may be another machine than the one that trained."""
+        """Return the settings with a device of this machine, which need not be the machine that trained."""
         layers = [Layer("this machine", {"runtime.device": "auto"}), *as_layers(changes)]
         return self.settings(layers, allow=allow)
 
@@ -206,7 +206,7 @@ def is_record(line: bytes) -> bool:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a metrics file; a last line that a kill cut short is left out."""
+    """Return the records of a log, one per line; a last line that a kill cut short is left out."""
     try:
         *lines, last = path.read_bytes().split(b"\n")  # complete lines end with a newline
     except OSError as error:

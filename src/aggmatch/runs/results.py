@@ -1,7 +1,7 @@
-"""Results files: one line of JSON per run, kept when its folder is gone and turned into tables later.
+"""Results files: one line of JSON per run, which remains when the run folder is deleted; tables are made from it.
 
 A line holds the configuration that decides the result, the curve, the result, the hardware, and how far the run went.
-Two lines with one configuration are the same run, even if one is older than a setting that the other has.
+Two lines with the same configuration are the same run, even if one was written before a setting existed.
 """
 
 import json
@@ -18,18 +18,18 @@ from aggmatch.settings import parts_named, resolve
 from aggmatch.validate import Natural, Percent, parse_json
 
 ELSEWHERE = ("data", "labels", "fold", "seed", "method", "steps", "network", "hardware", "versions")
-"""Entries of a summary that a line holds in its configuration or beside its result."""
+"""Entries of a summary that a line holds in its configuration or next to its result."""
 
 
 class Outcome(TypedDict):
-    """What a line must hold of a finished run's result; older lines lack classes."""
+    """What a line must contain about a finished run's result; older lines have no accuracy by class."""
 
     accuracy: Percent
     class_accuracy: NotRequired[dict[str, Percent]]
 
 
 class Point(TypedDict):
-    """What an evaluation in a line must hold."""
+    """What an evaluation in a line must contain."""
 
     step: Natural
     accuracy_average: Percent
@@ -76,7 +76,7 @@ def encode(run: StoredRun) -> str:
 
 
 def decode(text: str, where: str, allow: Iterable[str] = ()) -> Line:
-    """Read a line; `where` it stands starts the error message."""
+    """Read a line; error messages start with `where`, such as the file and the number of the line."""
     values = parse_json(text, Any, where)
     if not isinstance(values, dict) or not isinstance(values.get("configuration"), dict):
         return Line(text, None, None, "The line has no configuration.")

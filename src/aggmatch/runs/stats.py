@@ -1,6 +1,6 @@
 """Statistics of runs: last evaluations, intervals, means, and which runs belong together.
 
-A group is a set of runs that differ in nothing but fold and seed. A condition is a data set with a number of labels and
+A group is a set of runs that differ only in fold and seed. A condition is a data set with a number of labels and
 their noise: runs under one condition can be compared.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aggmatch.runs.stored import StoredRun
 
 LAST_EVALUATIONS = 20
-"""Number of last evaluations whose median is reported beside the accuracy."""
+"""Number of last evaluations whose median is reported next to the accuracy."""
 NORMAL_QUANTILE = 1.959964
 """Half the width, in standard deviations, of the middle 95 % of a normal distribution."""
 CADENCE = ("steps", "log_every", "evaluate_every")
@@ -111,7 +111,7 @@ def without_cadence(settings: RunSettings) -> dict[str, Any]:
 
 
 def likeness(settings: RunSettings, *, any_fold: bool = False) -> str:
-    """A text that is equal for runs which differ only in length, and with `any_fold` also in their fold."""
+    """Return a text that is equal for runs that differ only in length or, with `any_fold`, also in their fold."""
     identity = without_cadence(settings)
     if any_fold:
         identity["data"] = {**identity["data"], "fold": None}
@@ -141,7 +141,7 @@ def conditions(runs: "Sequence[StoredRun]") -> "dict[str, list[StoredRun]]":
 
 
 def grouped(runs: "Sequence[StoredRun]") -> "dict[str, list[StoredRun]]":
-    """Runs that differ in nothing but fold and seed, by a common name."""
+    """Runs that differ only in fold and seed, by a common name."""
     groups: dict[str, list[StoredRun]] = {}
     for name, run in zip(group_names(runs), runs, strict=True):
         groups.setdefault(name, []).append(run)
@@ -169,10 +169,10 @@ def group_names(runs: "Sequence[StoredRun]") -> list[str]:
     """The name of each run's group: its method, and how it differs from the other runs.
 
     Data set and number of labels are named if any two runs differ in them. Other settings are named if two runs of one
-    method differ in them and the run departs from the recipe: methods have settings and preferences of their own, which
-    their names stand for.
+    method differ in them and the run departs from the recipe. Settings that a method always has are not named: its name
+    implies them.
     """
-    described = [telling_settings(run) for run in runs]
+    described = [compared_settings(run) for run in runs]
     names = []
     for run, own in zip(runs, described, strict=True):
         peers = [other for peer, other in zip(runs, described, strict=True) if peer.method == run.method]
@@ -187,8 +187,8 @@ def group_names(runs: "Sequence[StoredRun]") -> list[str]:
     return names
 
 
-def telling_settings(run: "StoredRun") -> dict[str, Any]:
-    """Dotted settings that decide a run's result, without those that only number its repetitions."""
+def compared_settings(run: "StoredRun") -> dict[str, Any]:
+    """Dotted settings that decide a run's result, except its method and those that only distinguish repetitions."""
     left_out = ("method.name", "data.fold", "data.split", "data.noise_rate", "train.seed")
     settings = {key: value for key, value in flatten(run.settings.identity()).items() if key not in left_out}
     if not settings["data.noise_map"]:
@@ -197,7 +197,7 @@ def telling_settings(run: "StoredRun") -> dict[str, Any]:
 
 
 def describe_noise(settings: RunSettings) -> str:
-    """Rate and kind of wrong labels, as far as the settings tell: `25 % asymmetric noise`."""
+    """Rate and kind of wrong labels according to the settings: `25 % asymmetric noise`."""
     data = settings.data
     if data.split is not None:
         return "labels as given"
@@ -205,7 +205,7 @@ def describe_noise(settings: RunSettings) -> str:
 
 
 def describe_setting(key: str, value: Any) -> str:
-    """A setting as a legend names it: `slots 512`."""
+    """The text of a setting in a legend: `slots 512`."""
     match key:
         case "data.name":
             return Path(value).name

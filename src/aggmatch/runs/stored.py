@@ -23,14 +23,14 @@ PSEUDO = ("pseudo_precision", "pseudo_recall", "pseudo_coverage")
 
 
 class Drawn(TypedDict):
-    """What `split.json` tells without the data."""
+    """The values of `split.json` that can be read without the data."""
 
     labeled: list[Natural]
     fold: Natural
 
 
 class DataSets:
-    """Data sets that were read, the last one kept: runs on the same one share it."""
+    """Loads data sets and caches the last one, so that runs on the same data set share it."""
 
     def __init__(self) -> None:
         self.last: tuple[object, DataSet] | None = None
@@ -45,7 +45,7 @@ class DataSets:
 
 @dataclass(frozen=True, eq=False)
 class StoredRun:
-    """What is known of one run. Data are read when they are asked for.
+    """Everything known about one run. Its data set is read on first use.
 
     Example: `read_run(Path("runs/mine")).accuracy`.
     """
@@ -63,7 +63,7 @@ class StoredRun:
     path: Path | None = None
     """Its folder; None for a line of a results file."""
     name: str = ""
-    """A short name that no other run read with it has, such as "aggmatch fold 0"."""
+    """A short name, unique among the runs read together, such as "aggmatch fold 0"."""
     download: bool = False
     """Whether missing files of the data set are fetched."""
     data_sets: DataSets = field(default_factory=DataSets, repr=False)
@@ -107,7 +107,7 @@ class StoredRun:
 
     @property
     def length(self) -> Length | None:
-        """How far it went until its accuracy was measured; None before the first evaluation."""
+        """The steps after which its accuracy was measured, and its schedule; None before the first evaluation."""
         schedule = self.settings.train.steps
         if self.finished:
             return Length(True, self.steps, schedule)
@@ -160,7 +160,7 @@ class StoredRun:
 
     @property
     def labels(self) -> int | None:
-        """Number of labelled images; None if the run took all and its folder is gone."""
+        """Number of labelled images; None if the run used all labels and its folder is gone."""
         return len(self.drawn["labeled"]) if self.path else self.settings.data.labels
 
     @property
@@ -183,14 +183,14 @@ class StoredRun:
 
     @property
     def folder(self) -> RunFolder:
-        """Its folder; an `AggMatchError` if it was read from a results file."""
+        """Its folder; raises an `AggMatchError` if the run was read from a results file."""
         if self.path is None:
             raise AggMatchError(f"The folder of {self.describe()} is not available: the run comes from a results file.")
         return RunFolder(self.path)
 
     @cached_property
     def drawn(self) -> dict[str, Any]:
-        """The split as it is stored, which tells labels and fold without the data."""
+        """The stored split, with labels and fold; it can be read without the data."""
         drawn: dict[str, Any] = read_json(self.folder.split, Drawn)
         return drawn
 
@@ -204,11 +204,11 @@ class StoredRun:
         return self.data_sets.load(self.settings.data, self.settings.runtime.data_dir, self.download)
 
     def split(self) -> Split:
-        """Which training images carried which label."""
+        """Which training images had which label."""
         return Split.read(self.folder.split, self.data())
 
     def once(self, key: object, compute: Callable[[], Value]) -> Value:
-        """The result of a slow computation on this run, cached under a key for everybody who looks at the run."""
+        """Return the result of a slow computation on this run, cached under `key`."""
         if key not in self.computed:
             self.computed[key] = compute()
         result: Value = self.computed[key]
@@ -263,7 +263,7 @@ def read_runs(
 
 
 def find_runs(places: Iterable[Path]) -> list[Path]:
-    """Run folders among the places: each is one, or has some below it."""
+    """Return the run folders at these places: each place is a run folder or has some below it."""
     found: list[Path] = []
     for place in places:
         below = [place] if RunFolder(place).holds_run else sorted(path.parent for path in place.glob("**/config.json"))

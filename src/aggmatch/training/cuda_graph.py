@@ -16,7 +16,7 @@ class Captured:
     """Calls a function a few times, then captures it and replays the capture.
 
     function: takes tensors and changes its state in place, on the device. generator: its only source of random numbers.
-    If the capture fails, a warning says so and every call stays an ordinary one.
+    If the capture fails, a warning gives the reason, and all further calls are ordinary ones.
     """
 
     def __init__(self, function: Callable[..., None], generator: torch.Generator) -> None:
@@ -39,7 +39,7 @@ class Captured:
             kept.copy_(value)
         if self.graph is None and self.calls < WARM_CALLS:
             self.calls += 1
-            self.call_aside()
+            self.call_on_stream()
             return
         if self.graph is None and not self.capture():
             self.function(*inputs)
@@ -47,7 +47,7 @@ class Captured:
         assert self.graph is not None
         self.graph.replay()
 
-    def call_aside(self) -> None:
+    def call_on_stream(self) -> None:
         """Make an ordinary call on the stream of the capture."""
         current = torch.cuda.current_stream(self.stream.device)
         self.stream.wait_stream(current)
@@ -79,7 +79,7 @@ class Captured:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Collect garbage now, and none within: a graph that the collector destroys during a capture breaks the capture."""
+    """Collect garbage now, and none in the block: if the collector destroys a graph, a running capture fails."""
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()

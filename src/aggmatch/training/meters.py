@@ -11,7 +11,7 @@ from aggmatch.errors import AggMatchError
 
 
 class BadValue(NamedTuple):
-    """A logged value that was NaN or infinite, and the first step at which it was."""
+    """A logged value that was NaN or infinite, and the first such step."""
 
     name: str
     step: int
@@ -32,7 +32,9 @@ class Meters:
 
     def add(self, values: Mapping[str, Tensor], step: Tensor) -> None:
         """Add the values of one step."""
-        if not self.added and list(values) != self.names:  # the first step, or after a version that logged others
+        if (
+            not self.added and list(values) != self.names
+        ):  # the first step, or a checkpoint of a version that logged other values
             empty = {"total": self.total.new_zeros(len(values)), "count": torch.zeros_like(self.count)}
             self.load_state_dict(list(values), empty)
         self.added = True
@@ -48,7 +50,7 @@ class Meters:
         self.count.add_(1)
 
     def first_bad_value(self) -> BadValue | None:
-        """Return the value that was the first not to be finite, or None; one read from the device."""
+        """Return the first value that was not finite, or None; reads once from the device."""
         steps = self.first_bad.tolist()
         bad = [BadValue(name, int(step)) for name, step in zip(self.names, steps, strict=True) if step]
         # Within one step, name a part of the loss rather than the loss: the part is the cause.

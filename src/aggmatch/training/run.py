@@ -131,7 +131,7 @@ class Run:
 
     @contextmanager
     def keeping_place(self, log: Log) -> Iterator[None]:
-        """Count the time within, and keep time and log position at the end, so that `train()` can be called again."""
+        """Measure the time of the block, and store time and log position after it: `train()` can be called again."""
         self.started = time.monotonic()
         try:
             yield
@@ -205,7 +205,7 @@ class Run:
             warnings.warn(f"A snapshot for analyses is missing: {error}", stacklevel=2)
 
     def facts(self) -> dict[str, Any]:
-        """Return what is needed to rebuild the networks without the data."""
+        """Return the facts from which the networks can be rebuilt without the data."""
         return {
             "model": self.settings.model.name,
             "classes": list(self.data.classes),
@@ -264,7 +264,7 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
 
     settings: see `resolve`. out: the folder, which must be empty or not exist yet. data: the data set, if it cannot be
     read by the name in the settings; its own name must be the same. download: whether to fetch missing files of it.
-    Raises an `AggMatchError` if a setting does not fit the data; then no folder is made.
+    Raises an `AggMatchError` if a setting does not fit the data; no folder is created then.
 
     Example: `start(resolve({"data.name": "digits", "method.name": "fixmatch"}), "runs/mine")`.
     """
@@ -295,8 +295,8 @@ def resume(
 ) -> Run:
     """Continue the run of a folder from its newest checkpoint.
 
-    out: the folder. changes: settings of section `runtime`, which decide where it runs; other settings must stay as
-    they are. The path of a folder of images may change if the images are the same: the run remembers the new path.
+    out: the folder. changes: settings of section `runtime`, which decide where it runs; other settings must not
+    change. The path of a folder of images may change if the images are the same: the run remembers the new path.
     data, download: see `start`. allow: code that the folder may name, such as `my_method.py:Mine`; other code of
     the folder is not imported. Code that `changes` name is allowed too.
 

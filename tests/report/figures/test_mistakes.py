@@ -87,7 +87,7 @@ def test_mistakes_are_shown_with_the_truth_and_both_labels(rivals: list[StoredRu
     assert truth != mistaken
 
 
-def test_without_mistakes_to_correct_the_reason_is_told(rivals: list[StoredRun], monkeypatch):
+def test_without_mistakes_to_correct_the_reason_is_given(rivals: list[StoredRun], monkeypatch):
     nothing = torch.arange(0)
     monkeypatch.setattr(labels, "corrected_mistakes", lambda *_: (nothing, nothing))
     with pytest.raises(AggMatchError, match="of fixmatch fold 0 that aggmatch fold 0 has right"):

@@ -74,7 +74,7 @@ def test_a_run_without_a_queue_has_no_panel(tmp_path):
     assert not list(draw(read_runs([write_folder(tmp_path / "run", [line(5)])]), ["queue"]))
 
 
-def test_a_queue_of_a_method_that_does_not_tell_its_slots_is_shown_without_them(tmp_path):
+def test_the_queue_of_a_method_with_an_unknown_number_of_slots_is_shown_without_it(tmp_path):
     folder = write_folder(tmp_path / "run", [line(5, queue_fill=[1, 2])])
     ((_, panel),) = draw(read_runs([folder]), ["queue"])
     assert "queue, for each class," in panel.caption

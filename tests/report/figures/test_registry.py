@@ -71,7 +71,7 @@ def test_every_chapter_has_a_figure():
         ([], []),
     ],
 )
-def test_names_stand_for_figures_chapters_and_former_names(names, figures):
+def test_names_select_figures_chapters_and_groups_by_former_names(names, figures):
     assert list(select(names)) == figures
 
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_drawn_is_reported_and_the_rest_is_drawn(rival_folders: l
     assert set(gaps.values()) == {"digits is not in data."}
 
 
-def test_what_cannot_be_drawn_is_an_error_if_nobody_listens(rival_folders: list[Path], monkeypatch):
+def test_what_cannot_be_drawn_is_an_error_without_a_callback(rival_folders: list[Path], monkeypatch):
     monkeypatch.setattr(StoredRun, "data", no_data)
     with pytest.raises(AggMatchError, match="digits is not in data"):
         list(draw(read_runs(rival_folders), ["embedding"]))

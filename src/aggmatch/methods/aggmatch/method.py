@@ -60,7 +60,7 @@ class Config(StartSettings):
     alignment_decay: Fraction = 0.97
     """Decay of the running mean of predictions that the alignment divides by."""
     alignment_steps: Natural = 0
-    """Steps with full alignment; it fades out over as many further steps. 0: it stays for ever."""
+    """Steps with full alignment; it fades out over as many further steps. 0: it never fades out."""
 
 
 class AggMatch(Method[Config]):

@@ -48,7 +48,7 @@ CHAPTERS: Mapping[str, Chapter] = {
     ),
     "features": Chapter(
         "How classes separate",
-        "Images that look alike to the network lie close together. Mixed groups are classes that it confuses.",
+        "Images that look alike to the network are close together. Mixed groups are classes that it confuses.",
     ),
 }
 """The chapters of the report in reading order."""
@@ -107,7 +107,7 @@ def describe(name: str) -> str:
 
 
 def select(names: Iterable[str] | None = None) -> dict[str, Figure]:
-    """The figures that names stand for, in the order of chapter, `order` and name.
+    """Return the figures that the names select, in the order of chapter, `order` and name.
 
     names: figures, chapters, or former names of several figures (`curves`, `labels`); None for all figures that need no
     path. Raises an `AggMatchError` for an unknown name.

@@ -193,7 +193,7 @@ def mistakes_panel(rival: StoredRun, run: StoredRun) -> Panel:
 def draw_mistakes(
     theirs: PseudoLabeled, ours: PseudoLabeled, names: tuple[str, str], positions: Tensor, data: DataSet
 ) -> Drawing:
-    """A row for each image: the picture, and beside it the truth and both pseudo labels."""
+    """A row for each image: the picture, and next to it the truth and both pseudo labels."""
     figure = new_figure(PHONE, 0.85 * len(positions) + 0.1)
     for row, position in zip(
         figure.subplots(len(positions), 2, squeeze=False, width_ratios=(1, 3.2)), positions.tolist(), strict=True

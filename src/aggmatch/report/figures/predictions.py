@@ -78,7 +78,7 @@ def class_accuracies(runs: Sequence[StoredRun]) -> NDArray[np.float64]:
 
 
 def class_order(classes: Sequence[str], mean: NDArray[np.float64]) -> list[int]:
-    """The classes to show in order: both of a confused pair beside each other; of many classes only the worst."""
+    """The classes to show in order: both of a confused pair next to each other; of many classes only the worst."""
     if len(classes) > MANY:
         return [int(number) for number in mean.argsort()[:MANY]]
     paired = [number for pair in pairs_among(classes) for number in pair]
