@@ -68,6 +68,7 @@ def test_the_first_and_the_last_snapshot_are_among_those_shown():
     assert spaced(7, 3) == [0, 3, 6]
     assert spaced(2, 3) == [0, 1]
     assert spaced(1, 3) == [0]
+    assert spaced(3, 1) == [2], "the last one"
 
 
 def panels(runs: list[StoredRun]) -> list[Panel]:
@@ -79,16 +80,22 @@ def scatters(panel: Panel) -> list[Any]:
     return list(panel.plots[0].figure.axes[0].collections)
 
 
-def test_every_run_with_snapshots_has_a_map_of_each(rivals: list[StoredRun], quick_map):
+def test_runs_side_by_side_have_a_map_of_their_last_snapshot(rivals: list[StoredRun], quick_map):
     shown = panels(rivals)
     assert [panel.name for panel in shown] == ["embedding-aggmatch-fold-0", "embedding-fixmatch-fold-0"]
     for panel in shown:
         titles = [axes.get_title(loc="left") for plot in panel.plots for axes in plot.figure.axes]
-        assert titles == ["step 3", "step 15", "step 30"]
+        assert titles == ["step 30"]
         assert [len(dots.get_offsets()) for dots in scatters(panel)] == [360, 20]
         assert "360 of 360 test images" in panel.caption
         assert "20 of 20 labelled training images" in panel.caption
         assert "average network" in panel.caption
+
+
+def test_a_run_alone_has_a_map_of_each_snapshot(rivals: list[StoredRun], quick_map):
+    (alone,) = panels(rivals[:1])
+    titles = [axes.get_title(loc="left") for plot in alone.plots for axes in plot.figure.axes]
+    assert titles == ["step 3", "step 15", "step 30"]
 
 
 def test_large_data_sets_are_shown_by_evenly_spaced_images(aggmatch_run: StoredRun, quick_map, monkeypatch):

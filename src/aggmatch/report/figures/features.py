@@ -130,7 +130,7 @@ TESTED = 500
 LABELED = 100
 """Most labelled images shown."""
 SNAPSHOTS = 3
-"""Most maps of a run."""
+"""Most maps of a run that is shown alone."""
 PERPLEXITY = 30.0
 ITERATIONS = 500
 SEED = 0
@@ -141,13 +141,14 @@ Points = NDArray[np.float32]
 def embedding(runs: Sequence[StoredRun]) -> Iterator[Panel]:
     """Map of the feature space at several snapshots: t-SNE of test images and labelled images.
 
-    One panel for the first run of each group that has snapshots.
+    One panel for the first run of each group that has snapshots; of several groups, only the last snapshots.
     """
-    yield from each(embedding_panel, [run for run in first_of_groups(runs) if run.snapshots])
+    shown = [run for run in first_of_groups(runs) if run.snapshots]
+    yield from each(lambda run: embedding_panel(run, SNAPSHOTS if len(shown) == 1 else 1), shown)
 
 
-def embedding_panel(run: StoredRun) -> Panel:
-    """Test images and labelled training images of a run, one map per snapshot."""
+def embedding_panel(run: StoredRun, maps: int) -> Panel:
+    """Test images and labelled training images of a run, at most `maps` maps of different snapshots."""
     data, split = run.data(), run.split()
     shown = evenly(torch.arange(len(data.test)), TESTED)
     ringed = evenly(torch.arange(len(split.labeled)), LABELED)
@@ -155,7 +156,7 @@ def embedding_panel(run: StoredRun) -> Panel:
     truth, given = data.test.labels[shown].numpy(), split.labels[ringed].numpy()
     plots: list[Plot] = []
     points = None
-    for number in spaced(len(run.snapshots), SNAPSHOTS):
+    for number in spaced(len(run.snapshots), maps):
         snapshot = Snapshot.load(run.snapshots[number], run.settings)
         network = snapshot.average if run.settings.train.evaluated == "average" else snapshot.online
         points = tsne(F.normalize(run_network(network, pixels).feature, dim=-1).cpu().numpy(), points)
@@ -173,8 +174,8 @@ def embedding_panel(run: StoredRun) -> Panel:
 
 
 def spaced(length: int, count: int) -> list[int]:
-    """At most `count` of the positions 0 to length − 1, evenly spaced, the first and the last among them."""
-    return sorted({round(position) for position in np.linspace(0, length - 1, min(count, length))})
+    """At most `count` of the positions 0 to length − 1, evenly spaced; the last one is always among them."""
+    return sorted({round(position) for position in np.linspace(length - 1, 0, min(count, length))})
 
 
 def tsne(feature: Points, start: Points | None = None) -> Points:
