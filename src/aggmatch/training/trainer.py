@@ -32,7 +32,7 @@ def seeds(settings: RunSettings) -> Iterator[int]:
 class Trainer:
     """Networks, method, optimizer, streams, generator and counters of a run; `step` advances them all.
 
-    settings: of the run. data, split: the images, and which of them have which label. device: where all tensors are, the
+    settings: of the run. data, split: the images, and which of them have which label. device: of all tensors, the
     training images as uint8. A step reads nothing back from the device.
 
     Example: `trainer.step()`, then `trainer.meters.read()["loss"]`.
