@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import importlib.util
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -105,11 +106,18 @@ def is_code(name: str) -> bool:
 
 
 def absolute(name: str) -> str:
-    """The name with the whole path of its file, so that it means the same in every working directory."""
+    """The name with the whole path of its file, so that it means the same in every working directory.
+
+    A module that is only in the working directory is named by its file, too.
+    """
     match = CODE.fullmatch(name)
-    if not match or not match["place"].endswith(".py"):
+    if not match:
         return name
-    return f"{Path(match['place']).expanduser().resolve()}:{match['name']}"
+    try:
+        file = file_of(match["place"])
+        return f"{file.resolve()}:{match['name']}" if file else name
+    except (OSError, RuntimeError, ValueError):  # an unknown user, a loop of links, a null character: no such file
+        return name
 
 
 def short_name(name: str) -> str:
@@ -124,12 +132,13 @@ def short_name(name: str) -> str:
 def refuse_code(names: Iterable[str], allowed: Iterable[str], where: object) -> None:
     """Raise an `AggMatchError` if a name read from `where` stands for code that the caller has not named as well."""
     known = {absolute(name) for name in allowed}
-    for name in names:
-        if is_code(name) and absolute(name) not in known:
-            raise AggMatchError(
-                f"{where} names code to run, {name}, which is not run unless you name it too. "
-                f"If you trust it, add: --allow-code {name}"
-            )
+    refused = [name for name in dict.fromkeys(names) if is_code(name) and absolute(name) not in known]
+    if refused:
+        options = " ".join(f"--allow-code {shlex.quote(name)}" for name in refused)
+        raise AggMatchError(
+            f"{where} names code to run, {', '.join(refused)}, which is not run unless you name it too. "
+            f"If you trust it, add: {options}"
+        )
 
 
 def load_code(name: str, kind: str) -> Any:
@@ -137,37 +146,50 @@ def load_code(name: str, kind: str) -> Any:
     match = CODE.fullmatch(name)
     assert match
     try:
-        return getattr(import_place(match["place"]), match["name"])
+        module = import_place(match["place"])
     except AggMatchError:
         raise
-    except Exception as error:  # whatever the file does when it is run
-        reason = str(error) or type(error).__name__
+    except ModuleNotFoundError as error:
         raise AggMatchError(
-            f"Cannot load {kind} '{name}': {reason}. Write it as path/to/file.py:Name, or as module:Name with a module "
+            f"Cannot load {kind} '{name}': {error}. Write it as path/to/file.py:Name, or as module:Name with a module "
             f"in the working directory or on PYTHONPATH."
         ) from error
+    except (Exception, SystemExit) as error:  # whatever the file does when it is run
+        raise AggMatchError(f"Cannot load {kind} '{name}': {type(error).__name__}: {error}.") from error
+    if not hasattr(module, match["name"]):
+        raise AggMatchError(f"Cannot load {kind} '{name}': {match['place']} has no '{match['name']}'.")
+    return getattr(module, match["name"])
 
 
 def load_announced(entry: EntryPoint, kind: str) -> Any:
     """Import the object that an installed package announces."""
     try:
         return entry.load()
-    except Exception as error:  # whatever the package does when it is imported
+    except (Exception, SystemExit) as error:  # whatever the package does when it is imported
         raise AggMatchError(f"Cannot load {kind} '{entry.name}' from {entry.value}: {error}.") from error
 
 
 def import_place(place: str) -> ModuleType:
     """Import a Python file, or a module by its name, also if it is in the working directory."""
+    file = file_of(place)
+    return import_file(file) if file else importlib.import_module(place)
+
+
+def file_of(place: str) -> Path | None:
+    """The file that a place means: a path, or a module that is only in the working directory; None for other modules."""
     if place.endswith(".py"):
-        return import_file(Path(place).expanduser())
-    file = Path(*place.split(".")).with_suffix(".py")
-    if place not in sys.modules and importlib.util.find_spec(place.split(".")[0]) is None and file.is_file():
-        return import_file(file)
-    return importlib.import_module(place)
+        return Path(place).expanduser()
+    top, file = place.split(".")[0], Path(*place.split(".")).with_suffix(".py")
+    importable = top in sys.modules or importlib.util.find_spec(top) is not None
+    return file if not importable and file.is_file() else None
 
 
 def import_file(file: Path) -> ModuleType:
-    """Import a Python file once, under a unique name; other modules in its folder can be imported while it runs."""
+    """Import a Python file once, under a unique name.
+
+    Other modules in its folder can be imported while it runs. They are forgotten afterwards: two files may each have a
+    `helper.py` of their own.
+    """
     file = file.resolve()
     name = f"{file.stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
     if name in sys.modules:
@@ -190,9 +212,14 @@ def import_file(file: Path) -> ModuleType:
 
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """Within, modules of a folder can be imported."""
+    """Within, modules of a folder can be imported; afterwards `sys.path` and `sys.modules` do not know them."""
+    known = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
         yield
     finally:
         sys.path.remove(str(folder))
+        for name in set(sys.modules) - known:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).is_relative_to(folder):
+                del sys.modules[name]

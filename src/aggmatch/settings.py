@@ -82,7 +82,7 @@ class RuntimeSettings(Settings):
 
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, or `auto` for the best one available."""
-    threads: Natural = 0
+    threads: Annotated[int, Range(0, 1024)] = 0
     """CPU threads. 0: one for networks under 500,000 weights, which more would slow down, else torch's own number."""
     data_dir: str = "data"
     """Folder of the downloaded data sets."""
@@ -144,12 +144,15 @@ def resolve(changes: Changes) -> RunSettings:
     chosen, sources = merge(layers)
     data_name = chosen.get("data", {}).get("name", "digits")
     method_name = chosen.get("method", {}).get("name", "aggmatch")
-    for key, value in (("data.name", data_name), ("method.name", method_name)):
+    named = chosen.get("recipe", RunSettings.recipe)
+    for key, value in (("data.name", data_name), ("method.name", method_name), ("recipe", named)):
         if not isinstance(value, str):
             raise InvalidValue(key, f"must be a string, got {value!r}", sources.get(key, ""))
-    named = chosen.get("recipe", RunSettings.recipe)
     if named not in NAMED:
-        raise unknown("recipe", str(named), NAMED, see="aggmatch list recipes")
+        raise unknown("recipe", named, NAMED, see="aggmatch list recipes")
+    if NAMED[named] and method_name not in NAMED[named]:
+        problem = f"must be {RunSettings.recipe} for {method_name}: {named} is for {', '.join(NAMED[named])}"
+        raise InvalidValue("recipe", problem, sources.get("recipe", ""))
     values, sources = merge([*recipe(data_name, method_name, named), *layers])
     return build(values, sources, method_name)
 

@@ -106,9 +106,10 @@ class Augmenter:
             self._views[view] = VIEWS.load(view)
         result = self._views[view](self, images, generator)
         check_images(result, f"The result of view '{view}'")
-        if result.shape[:2] != images.shape[:2]:
-            before, after = tuple(images.shape), tuple(result.shape)
-            raise AggMatchError(f"View '{view}' must keep N and C of its images {before}, got {after}.")
+        kept = 4 if view in ("weak", "strong") else 2  # methods put weak and strong views into one batch
+        if result.shape[:kept] != images.shape[:kept]:
+            before, after, parts = tuple(images.shape), tuple(result.shape), "the shape" if kept == 4 else "N and C"
+            raise AggMatchError(f"View '{view}' must keep {parts} of its images {before}, got {after}.")
         return result
 
     def plain(self, images: Tensor, generator: torch.Generator) -> Tensor:

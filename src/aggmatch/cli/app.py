@@ -64,11 +64,11 @@ def gather(
     A JSON file is the configuration of a run, perhaps somebody else's: code that it names must be in `allow`.
     """
     layers = [read_file(config)] if config else []
-    if config and config.suffix != ".toml":
+    if config and Path(layers[0].source).suffix != ".toml":  # of a run folder, its config.json was read
         from aggmatch.registry import refuse_code
 
         names = [value for key, value in layers[0].values.items() if key in PARTS and isinstance(value, str)]
-        refuse_code(names, allow or (), config)
+        refuse_code(names, allow or (), layers[0].source)
     for name, value in options.items():
         if value is not None:
             if name == "data" and Path(value).is_dir():

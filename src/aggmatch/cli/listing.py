@@ -13,7 +13,7 @@ from aggmatch.methods import METHODS, load_method
 from aggmatch.models import MODELS
 from aggmatch.models.registry import FAMILIES
 from aggmatch.recipes import DATA, FOLDER, METHOD, NAMED, NAMED_ON
-from aggmatch.registry import Registry
+from aggmatch.registry import Registry, is_code
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.tables import Table
 
@@ -92,7 +92,7 @@ def recipes() -> Table:
 
 def settings(method: str, data: str | None = None) -> Table:
     """Every setting of a run with its meaning and its default, or with `data` its value in that data set's recipe."""
-    if data and data not in SOURCES and not is_folder(data):
+    if data and data not in SOURCES and not is_folder(data) and not is_code(data):
         raise unknown("data set", data, SOURCES.names(), see="aggmatch list data")
     values = flatten(resolve({"data.name": data, "method.name": method}).to_dict()) if data else {}
     sections = [field.name for field in fields(RunSettings) if field.name not in ("method", "method_name")]

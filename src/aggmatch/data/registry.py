@@ -72,25 +72,25 @@ def load(
         return read_folder(Path(name), side, holdout)
     source, data_dir = SOURCES.load(name), Path(data_dir)
     require_files(source, data_dir, download, progress)
-    train, test = read_source(source, data_dir)
-    folds = source.folds(data_dir) if source.folds else ()
+    train, test, folds = read_source(source, data_dir)
     return DataSet(name, train, test, source.classes, source.mirror, source.noise_map, folds)
 
 
-def read_source(source: Source, data_dir: Path) -> tuple[Images, Images]:
-    """Return training and test images; raise `AggMatchError` if `source.read` fails or returns something else."""
+def read_source(source: Source, data_dir: Path) -> tuple[Images, Images, tuple[tuple[int, ...], ...]]:
+    """Return training and test images, and official folds; raise `AggMatchError` if `source.read` fails or returns something else."""
     try:
         train, test = source.read(data_dir)
+        folds = source.folds(data_dir) if source.folds else ()
         shapes = {tuple(part.pixels.shape[1:]) for part in (train, test)}
     except (AggMatchError, MemoryError):
         raise
-    except Exception as error:  # any mistake in the code of an extension
+    except (Exception, SystemExit) as error:  # any mistake in the code of an extension
         problem = f"{type(error).__name__}: {error}"
         raise AggMatchError(f"Cannot read data set {source.name} as training and test Images: {problem}.") from error
     if shapes != {tuple(source.shape)}:
         found = " and ".join(map(str, shapes))
         raise AggMatchError(f"Images of data set {source.name} must have its shape, {source.shape}, got {found}.")
-    return train, test
+    return train, test, folds
 
 
 def require_files(

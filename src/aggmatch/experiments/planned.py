@@ -11,6 +11,7 @@ from typing import Any
 
 from aggmatch.config import Settings
 from aggmatch.errors import AggMatchError
+from aggmatch.registry import is_code
 from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder, run_name
 from aggmatch.runs.stored import StoredRun, read_run
@@ -87,6 +88,10 @@ def train_in_turn(runs: Sequence[PlannedRun], follow: Follow) -> Iterator[Failur
             run.complete(follow)
         except AggMatchError as error:
             yield Failure(run, str(error))
+        except Exception as error:  # of code from elsewhere; an exit of the command line passes
+            if hasattr(error, "exit_code") or not any(map(is_code, parts_named(run.settings.to_dict()))):
+                raise
+            yield Failure(run, f"{type(error).__name__}: {error}")
 
 
 def collect(runs: Sequence[PlannedRun]) -> list[StoredRun]:

@@ -52,7 +52,7 @@ def build_network(name: str, *, channels: int, classes: int) -> Network:
     build = MODELS.load(name)
     try:
         backbone = build(channels, classes)
-    except Exception as error:  # whatever the class raises
+    except (Exception, SystemExit) as error:  # whatever the class raises
         raise AggMatchError(f"Cannot build network '{name}': {error}. It must be {MODELS.wanted}.") from error
     if not isinstance(backbone, nn.Module):
         raise AggMatchError(f"Cannot use network '{name}': it returned {backbone!r:.80}. It must be {MODELS.wanted}.")

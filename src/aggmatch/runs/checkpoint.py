@@ -47,7 +47,13 @@ def digest(data: bytes) -> str:
 
 def pack(checkpoint: Checkpoint) -> bytes:
     """Return a checkpoint as the bytes of a safetensors file; the facts are its metadata."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
+    tensors: dict[str, Tensor] = {}
+    stored: set[int] = set()
+    for name, tensor in checkpoint.tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        place = plain.untyped_storage().data_ptr()
+        tensors[name] = plain.clone() if place in stored else plain  # the format cannot hold shared weights
+        stored.add(place)
     return save_tensors(tensors, metadata={"facts": json.dumps(checkpoint.facts)})
 
 

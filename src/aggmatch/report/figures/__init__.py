@@ -122,7 +122,7 @@ def select(names: Iterable[str] | None = None) -> dict[str, Figure]:
         elif name in FIGURES or is_code(name):
             chosen[name] = FIGURES.load(name)
         else:
-            raise unknown("figure", name, [*known, *CHAPTERS, *ALIASES], see="aggmatch list figures")
+            raise unknown("figure", name, {*known, *CHAPTERS, *ALIASES}, see="aggmatch list figures")
     chapters = list(CHAPTERS)
     places = {name: (chapters.index(each.chapter), each.order, name) for name, each in chosen.items()}
     return {name: chosen[name] for name in sorted(chosen, key=places.__getitem__)}
