@@ -42,7 +42,7 @@ def test_folds_are_averaged_and_the_best_method_comes_first(results):
         ["supervised", "0, 1, 2", spread, spread],
     ]
     assert table.title == (
-        f"Test accuracy in percent: digits, 10 labels, 4 steps, average network, with {QUICK}, "
+        f"Test accuracy in percent: digits, 10 labels, 4 steps, paper recipe, average network, with {QUICK}, "
         "mean ± sample deviation over folds, a CPU"
     )
     assert table.notes == ["Median: of the last 1 evaluation."]
@@ -124,7 +124,9 @@ def test_machines_get_every_number_in_its_own_column(results):
 def test_readers_get_markdown_with_a_title_and_latex(results):
     table = ResultsTable(group_runs(results({("supervised", 10, 0): (61.0,)})))
     title, _, heading, *_ = table.printed("md").splitlines()
-    assert title.startswith("Test accuracy in percent: digits, 10 labels, fold 0, 4 steps, average network")
+    assert title.startswith(
+        "Test accuracy in percent: digits, 10 labels, fold 0, 4 steps, paper recipe, average network"
+    )
     assert heading == "| method | accuracy | median |"
     assert r"\caption{Test accuracy in percent: digits" in table.printed("tex")
 
