@@ -14,8 +14,9 @@ def test_the_verdict_of_a_finished_run_gives_the_result_in_its_summary(tmp_path)
     result = {"accuracy": 348 / 3.6, "pseudo_precision": 0.9623, "pseudo_coverage": 0.99}
     (run,) = read_runs([write_folder(tmp_path / "a", [line(1000, accuracy_average=12.0)], result)])
     assert verdict(run) == (
-        "fixmatch with the paper recipe learned digits from 40 labels: after step 1,000 its averaged network is right on "
-        "96.67 % of 360 test images (95 % interval 94.3 to 98.1 %). At the end, 96.2 % of the pseudo labels it learned from were right."
+        "fixmatch with the paper recipe learned digits from 40 labels: after step 1,000 its averaged network is right "
+        "on 96.67 % of 360 test images (95 % interval 94.3 to 98.1 %). At the end, 96.2 % of the pseudo labels it "
+        "learned from were right."
     )
 
 
@@ -38,8 +39,8 @@ def test_the_verdict_of_an_unfinished_run_gives_its_last_log_lines(tmp_path):
     (run,) = read_runs([write_folder(tmp_path / "a", log)])
     assert verdict(run) == (
         "fixmatch with the paper recipe is learning digits from 40 labels, at step 220 of 1,000: after step 200 its "
-        "averaged network is right on 70.00 % of 360 test images (95 % interval 65.1 to 74.5 %). At present, 50.0 % of the pseudo labels "
-        "it learns from are right."
+        "averaged network is right on 70.00 % of 360 test images (95 % interval 65.1 to 74.5 %). At present, 50.0 % "
+        "of the pseudo labels it learns from are right."
     )
 
 
