@@ -222,7 +222,7 @@ def test_large_crops_keep_the_side_and_small_crops_are_smaller(side, small, chan
 def test_the_seed_determines_the_crop(view):
     images = noise(20, 3, 32)
     first = augmenter(mirror=True)(view, images, seeded(1))
-    torch.rand(3)  # the global generator has no say
+    torch.rand(3)  # the global generator is not used
     assert torch.equal(first, augmenter(mirror=True)(view, images, seeded(1)))
     assert not torch.equal(first, augmenter(mirror=True)(view, images, seeded(2)))
 

@@ -1,4 +1,4 @@
-"""What the README shows must work as it stands there."""
+"""The code on the README works exactly as shown."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The scripts and the notebook in examples/ run as they are, with few steps."""
+"""The scripts and the notebook in examples/ run unchanged, with few steps."""
 
 import re
 import runpy

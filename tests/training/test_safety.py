@@ -138,7 +138,7 @@ def test_a_results_file_does_not_import_code_that_it_names(evil, key, tmp_path):
     assert imported.exists() == (key == "method.name"), "other parts are imported when they are used"
 
 
-# A run with code of one's own -------------------------------------------------------------------------------------
+# A run with your own code -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
