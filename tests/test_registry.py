@@ -119,6 +119,45 @@ def test_a_file_can_import_its_siblings_and_leaves_the_path_unchanged(written, t
     assert sys.path == before
 
 
+def test_two_files_may_each_have_a_sibling_of_the_same_name(written):
+    for folder in ("a", "b"):
+        written(f"WORD = '{folder}'\n", f"{folder}/helper.py")
+        file = written("from helper import WORD\ndef part(): return WORD\n", f"{folder}/own.py")
+        assert COLOURS.load(f"{file}:part")() == folder
+    assert "helper" not in sys.modules
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_file_that_ends_the_process_is_an_error(code, written):
+    file = written(f"import sys\nsys.exit({code})\n")
+    with pytest.raises(AggMatchError, match=r"parts\.py"):
+        COLOURS.load(f"{file}:part")
+
+
+@pytest.mark.parametrize("name", ["~nosuchuser/x.py:X", "loop.py:X", "nul\0.py:X"])
+def test_impossible_paths_are_refused_or_named_without_a_traceback(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    assert absolute(name).endswith(":X")
+    with pytest.raises(AggMatchError, match="allow-code"):
+        refuse_code([name], [], "config.json")
+    with pytest.raises(AggMatchError):
+        COLOURS.load(name)
+
+
+def test_a_module_in_the_working_directory_is_remembered_by_its_file(written, tmp_path, monkeypatch):
+    written("def part(): return 1\n", "onlyhere.py")
+    monkeypatch.chdir(tmp_path)
+    assert absolute("onlyhere:part") == f"{tmp_path / 'onlyhere.py'}:part"
+    assert absolute("json:dumps") == "json:dumps"
+
+
+def test_a_refusal_names_all_code_and_quotes_it():
+    with pytest.raises(AggMatchError) as error:
+        refuse_code(["my dir/a.py:A", "b.py:B", "my dir/a.py:A"], [], "config.json")
+    assert str(error.value).endswith("--allow-code 'my dir/a.py:A' --allow-code b.py:B")
+
+
 def test_a_file_can_define_dataclasses(written):
     file = written(
         "from __future__ import annotations\n"

@@ -176,7 +176,7 @@ def import_place(place: str) -> ModuleType:
 
 
 def file_of(place: str) -> Path | None:
-    """The file that a place means: a path, or a module that is only in the working directory; None for other modules."""
+    """The file of a place: a path, or a module that is only in the working directory; None for other modules."""
     if place.endswith(".py"):
         return Path(place).expanduser()
     top, file = place.split(".")[0], Path(*place.split(".")).with_suffix(".py")

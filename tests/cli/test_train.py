@@ -140,6 +140,16 @@ def test_allowed_code_of_a_run_folder_is_run(run, trained, tmp_path):
     assert "evil.py:X" in err
 
 
+def test_a_run_folder_named_like_a_toml_file_may_not_name_code(run, trained, tmp_path):
+    (tmp_path / "evil.py").write_text(EVIL)
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    (tmp_path / "theirs.toml").mkdir()
+    (tmp_path / "theirs.toml/config.json").write_text(json.dumps(config | {"method": {"name": "evil.py:X"}}))
+    code, _, err = run("train", "--config", "theirs.toml", "--out", "new")
+    assert (code, (tmp_path / "marker").exists()) == (2, False)
+    assert "--allow-code evil.py:X" in err
+
+
 def test_a_json_configuration_may_not_name_code_but_a_toml_file_may(run, trained, tmp_path):
     (tmp_path / "evil.py").write_text(EVIL)
     config = json.loads((tmp_path / "run/config.json").read_text())
@@ -196,6 +206,10 @@ def test_settings_are_listed_with_the_values_of_a_data_set(run):
             ["train", "--set", "method.threshold=1.5"],
             "method.threshold must be in [0, 1], got 1.5 (from --set method.threshold=1.5).",
         ),
+        (["train", "--set", "recipe=[1]"], "recipe"),
+        (["train", "--set", "recipe.name=x"], "recipe"),
+        (["train", "--recipe", "cold-start", "--method", "uda"], "recipe"),
+        (["train", "--set", "runtime.threads=1000000"], "runtime.threads"),
         (["train", "--set", "optim.learning_rate=1"], "Unknown setting 'optim.learning_rate'"),
         (["train", "--set", "train.batch=-3"], "train.batch"),
         (["train", "--set", "nonsense"], "--set"),

@@ -114,3 +114,10 @@ def test_an_atomic_write_replaces_the_whole_file(tmp_path: Path):
     write_atomically(path, b"new")
     assert path.read_text() == "new"
     assert path.stat().st_mode & 0o044, "readable by others, like any other file"
+
+
+def test_shared_weights_are_stored_twice_and_read_back():
+    weight = torch.arange(6.0).view(2, 3)
+    packed = unpack(pack(Checkpoint({"a": weight, "b": weight, "c": weight[1:]}, {})))
+    assert torch.equal(packed.tensors["a"], packed.tensors["b"])
+    assert torch.equal(packed.tensors["c"], weight[1:])

@@ -77,7 +77,7 @@ def load(
 
 
 def read_source(source: Source, data_dir: Path) -> tuple[Images, Images, tuple[tuple[int, ...], ...]]:
-    """Return training and test images, and official folds; raise `AggMatchError` if `source.read` fails or returns something else."""
+    """Return training images, test images and official folds; raise `AggMatchError` if the source returns others."""
     try:
         train, test = source.read(data_dir)
         folds = source.folds(data_dir) if source.folds else ()
