@@ -40,7 +40,16 @@ DATA: dict[str, dict[str, Any]] = {
 FOLDER: dict[str, Any] = {"data.labels": None, "model.name": "wrn-28-2", "train.steps": 20_000}
 """Recipe of a folder of images: all its labels, and a number of steps that takes minutes on a GPU."""
 
+FIXMATCH_ON_DIGITS: dict[str, Any] = {"optim.weight_decay": 0.04, "optim.average": 0.98}
+"""Methods that build on FixMatch have its values, without a search of their own."""
+
 METHOD: dict[tuple[str, str], dict[str, Any]] = {
+    ("digits", "fixmatch"): FIXMATCH_ON_DIGITS,
+    ("digits", "flexmatch"): FIXMATCH_ON_DIGITS,
+    ("digits", "freematch"): FIXMATCH_ON_DIGITS,
+    ("digits", "softmatch"): FIXMATCH_ON_DIGITS,
+    ("digits", "comatch"): FIXMATCH_ON_DIGITS,
+    ("digits", "simmatch"): FIXMATCH_ON_DIGITS,
     ("digits", "aggmatch"): {
         "method.slots": 64,
         "method.subsets": 8,
@@ -49,11 +58,6 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
         "method.sharpening": 1.0,
         "optim.weight_decay": 0.08,
         "optim.average": 0.98,
-    },
-    **{
-        # The methods that build on FixMatch take its values, without a search of their own.
-        ("digits", method): {"optim.weight_decay": 0.04, "optim.average": 0.98}
-        for method in ("fixmatch", "flexmatch", "freematch", "softmatch", "comatch", "simmatch")
     },
     ("digits", "featmatch"): {
         "method.warmup": 100,

@@ -130,12 +130,12 @@ def test_what_cannot_be_drawn_is_left_out_and_named(run, rival_folders: list[Pat
 
 def test_one_corrupt_snapshot_does_not_hide_other_runs(run, rival_folders: list[Path], tmp_path):
     shutil.copytree(rival_folders[0], tmp_path / "run")
-    read_runs([tmp_path / "run"])[0].snapshots[0].write_bytes(b"no checkpoint")
+    read_runs([tmp_path / "run"])[0].snapshots[-1].write_bytes(b"no checkpoint")
     code, out, err = run("figures", "run", rival_folders[1], "--only", "embedding,attention")
     assert code == 0
     assert all(path.startswith("figures/embedding-fixmatch-fold-0") for path in out.split()[:-1])
     assert err.startswith("Left out of attention, embedding: ")
-    assert "run/snapshots/step-00000003.safetensors" in err
+    assert "run/snapshots/step-00000030.safetensors" in err
 
 
 def test_a_corrupt_snapshot_is_named(run, rival_folders: list[Path], tmp_path):
