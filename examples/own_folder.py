@@ -1,14 +1,14 @@
 """Train on a folder of images and predict new files: python own_folder.py [FOLDER]
 
 FOLDER has a subfolder per class with a few labelled images, and `unlabeled` with the others. Without FOLDER, the script
-makes a small one: discs and squares in different colours.
+makes a small one: stripes in different colours that run along rows or columns.
 """
 
 import argparse
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
 import aggmatch
 
@@ -18,15 +18,14 @@ def make_folder(folder: Path) -> Path:
     random = np.random.default_rng(0)
     for part, count in (("{}", 6), ("test/{}", 10), ("unlabeled", 80)):
         for number in range(count):
-            for shape in ("disc", "square"):
-                image = Image.new("RGB", (24, 24), tuple(random.integers(0, 90, 3).tolist()))
-                x, y, size = random.integers(2, 10, 3).tolist()
-                drawing = ImageDraw.Draw(image)
-                draw = drawing.ellipse if shape == "disc" else drawing.rectangle
-                draw((x, y, x + size + 3, y + size + 3), fill=tuple(random.integers(150, 256, 3).tolist()))
-                file = folder / part.format(shape) / f"{shape}{number}.png"
+            for name in ("rows", "columns"):
+                dark, light = random.integers(0, 100, 3), random.integers(155, 256, 3)
+                stripe = (np.arange(24) + random.integers(8)) // 4 % 2  # 0 or 1 along one side
+                pixels = np.where(stripe[:, None, None], light, dark) + np.zeros((24, 24, 1))
+                pixels = pixels if name == "rows" else pixels.swapaxes(0, 1)
+                file = folder / part.format(name) / f"{name}{number}.png"
                 file.parent.mkdir(parents=True, exist_ok=True)
-                image.save(file)
+                Image.fromarray(pixels.astype(np.uint8)).save(file)
     return folder
 
 
@@ -35,7 +34,7 @@ parser.add_argument("folder", nargs="?", type=Path)
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--out", type=Path, default=Path("runs/own-folder"))
 arguments = parser.parse_args()
-folder = arguments.folder or make_folder(arguments.out.with_name("shapes"))
+folder = arguments.folder or make_folder(arguments.out.with_name("stripes"))
 
 # A small network and small images, so that it trains on a CPU; leave these out if you have a GPU.
 small = {"model.name": "small-16", "data.side": 16, "train.batch": 8, "train.unlabeled_ratio": 4}

@@ -14,7 +14,7 @@ import aggmatch
 ROOT = Path(__file__).parents[2]
 PRINTED = {
     "train_and_predict": r"predicted \d with \d+ %, the digit is \d",
-    "own_folder": r"disc\d+\.png: (disc|square) \(\d+ %\)",
+    "own_folder": r"columns\d+\.png: (rows|columns) \(\d+ %\)",
     "own_method": r"test accuracy \d+\.\d %, pseudo labels right \d+\.\d %",
     "own_backbone": r"test accuracy \d+\.\d %",
     "compare_methods": r"aggmatch +\d+\.\d  \d+\.\d",
