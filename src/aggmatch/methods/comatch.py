@@ -9,36 +9,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aggmatch.config import Count, Fraction, NonNegative, Positive, Settings
+from aggmatch.config import Count, NonNegative, Positive
 from aggmatch.functional import PseudoLabels, one_hot, soft_cross_entropy
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
-from aggmatch.methods.shared import Target, build_alignment
+from aggmatch.methods.shared import SmoothingSettings, build_alignment
 from aggmatch.models import Network
 from aggmatch.models.heads import Embedding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Settings):
+class Config(SmoothingSettings):
     """Section `method` of CoMatch."""
 
-    threshold: Fraction = 0.95
-    """τ: least probability of a smoothed pseudo label that is used."""
-    alignment: Target = "uniform"
-    """Target of the distribution alignment of predictions."""
-    window: Count = 32
-    """Batches over which the alignment takes its mean."""
     temperature: Positive = 0.2
     """t: temperature of similarities between embeddings."""
-    own_share: Fraction = 0.9
-    """α: share of the network's own prediction in a smoothed pseudo label; the rest comes from the memory."""
     edge_threshold: NonNegative = 0.8
     """T_g: least similarity of two pseudo labels that makes an edge of the graph."""
     memory: Count = 2560
     """K: predictions and embeddings of recent images, 5 · (µ + 1) · B in the paper."""
     embedding: Count = 64
     """Width of an embedding."""
-    unlabeled_weight: NonNegative = 1.0
-    """λ_cls: weight of the unlabelled loss."""
     contrast_weight: NonNegative = 1.0
     """λ_ctr: weight of the contrastive loss; 5 on STL-10."""
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aggmatch.config import Count, Natural, NonNegative, Settings
+from aggmatch.config import Count, Fraction, Natural, NonNegative, Settings
 from aggmatch.methods.base import Batch, Problem, Views
 from aggmatch.models import Network, Output
 
@@ -96,6 +96,22 @@ def align(probs_BY: Tensor, mean_Y: Tensor, goal_Y: Tensor) -> Tensor:
     """Normalize(q · p(y) / p̃(y)): predictions (B, Y), their running mean (Y,) and its goal (Y,) → (B, Y)."""
     scaled_BY = probs_BY * ((goal_Y + EPSILON) / (mean_Y + EPSILON))
     return scaled_BY / scaled_BY.sum(-1, keepdim=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothingSettings(Settings):
+    """Settings of methods that align predictions and smooth them by similar examples: CoMatch and SimMatch."""
+
+    threshold: Fraction = 0.95
+    """τ: least probability of a smoothed pseudo label that is used."""
+    alignment: Target = "uniform"
+    """Target of the distribution alignment of predictions."""
+    window: Count = 32
+    """Batches over which the alignment takes its mean."""
+    own_share: Fraction = 0.9
+    """α: share of the network's own prediction in a smoothed pseudo label; the rest comes from similar examples."""
+    unlabeled_weight: NonNegative = 1.0
+    """Weight of the unlabelled loss."""
 
 
 # First steps ----------------------------------------------------------------------------------------------------------

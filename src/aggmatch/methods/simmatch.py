@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aggmatch.config import Count, Fraction, NonNegative, Positive, Settings
+from aggmatch.config import Count, Fraction, NonNegative, Positive
 from aggmatch.functional import TINY, PseudoLabels, one_hot, soft_cross_entropy
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
-from aggmatch.methods.shared import Target, build_alignment
+from aggmatch.methods.shared import SmoothingSettings, build_alignment
 from aggmatch.models import Network
 from aggmatch.models.heads import Embedding
 
@@ -20,25 +20,15 @@ UNSEEN = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Settings):
+class Config(SmoothingSettings):
     """Section `method` of SimMatch."""
 
-    threshold: Fraction = 0.95
-    """τ: least probability of a smoothed pseudo label that is used."""
-    alignment: Target = "uniform"
-    """Target of the distribution alignment of predictions."""
-    window: Count = 32
-    """Batches over which the alignment takes its mean."""
     temperature: Positive = 0.1
     """t: temperature of similarities to labelled images."""
-    own_share: Fraction = 0.9
-    """α: share of the network's own prediction in a smoothed pseudo label; the rest comes from labelled images."""
     embedding: Count = 128
     """Width of an embedding."""
     memory_momentum: Fraction = 0.7
     """Share of its old embedding that a labelled image keeps when it is seen again."""
-    unlabeled_weight: NonNegative = 1.0
-    """λ_u: weight of the unlabelled loss."""
     instance_weight: NonNegative = 1.0
     """λ_in: weight of the loss between similarities."""
 
