@@ -96,8 +96,9 @@ def print_summary(run: "Run") -> None:
     last = f"; median of the last {median.evaluations} evaluations {median.value:.2f} %" if median else ""
     say(
         f"{short_name(summary['method'])} on {Path(short_name(summary['data'])).name}, {summary['labels']} labels, "
-        f"fold {summary['fold']}, {summary['steps']} steps: {summary['accuracy']:.2f} % test accuracy "
-        f"({summary['network']} network, last step{last if median and median.evaluations > 1 else ''}), "
+        f"fold {summary['fold']}, {summary['steps']} steps, {run.settings.recipe} recipe: {summary['accuracy']:.2f} % "
+        f"test accuracy ({summary['network']} network, last step"
+        f"{last if median and median.evaluations > 1 else ''}), "
         f"{summary['seconds']:.0f} s."
     )
     say(f"Run folder: {run.folder.path}")
