@@ -26,6 +26,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from aggmatch.errors import AggMatchError, unknown
 
 Part = TypeVar("Part")
+PARTS = ("method.name", "data.name", "model.name", "views.weak", "views.strong")
+"""Settings that name a part, which may be code from elsewhere."""
 CODE = re.compile(r"(?P<place>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 """Matches a name of code outside this package."""
 

@@ -27,11 +27,8 @@ from aggmatch.errors import unknown
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
 from aggmatch.recipes import DATA, FOLDER, METHOD, NAMED, NAMED_ON
-from aggmatch.registry import absolute
+from aggmatch.registry import PARTS, absolute
 from aggmatch.validate import InvalidValue
-
-PARTS = ("method.name", "data.name", "model.name", "views.weak", "views.strong")
-"""Settings that name a part, which may be code outside this package; see `registry`."""
 
 
 @dataclass(frozen=True, kw_only=True)

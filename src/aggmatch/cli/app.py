@@ -52,8 +52,6 @@ KEYS = {
     "tensorboard": "runtime.tensorboard",
 }
 """Option of the command line → the setting it stands for."""
-PARTS = ("method.name", "data.name", "model.name", "views.weak", "views.strong")
-"""Settings that may name code; the same as `settings.PARTS`, which is slow to import."""
 
 
 def gather(
@@ -65,7 +63,7 @@ def gather(
     """
     layers = [read_file(config)] if config else []
     if config and Path(layers[0].source).suffix != ".toml":  # of a run folder, its config.json was read
-        from aggmatch.registry import refuse_code
+        from aggmatch.registry import PARTS, refuse_code
 
         names = [value for key, value in layers[0].values.items() if key in PARTS and isinstance(value, str)]
         refuse_code(names, allow or (), layers[0].source)

@@ -96,7 +96,7 @@ class DataSet:
     noise_map: Mapping[str, str] = field(default_factory=dict)
     """For asymmetric label noise: a class → the class it is confused with. Empty if there is no usual choice."""
     folds: tuple[tuple[int, ...], ...] = ()
-    """Official choices of labelled images, each as positions among the training images; empty if there are none."""
+    """Official choices of labelled images, each as positions among the training images; usually empty."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(self.classes))

@@ -121,7 +121,7 @@ def missing_files(runs: Sequence[PlannedRun]) -> dict[str, list[Archive]]:
 
 
 def describe_missing(runs: Sequence[PlannedRun]) -> str:
-    """A sentence that names the missing data sets; empty if there are none."""
+    """A sentence that names the missing data sets; empty if all data sets are there."""
     if not (missing := missing_files(runs)):
         return ""
     return f"{joined(missing, 'and')} {'is' if len(missing) == 1 else 'are'} not in {data_folder(runs)}."
