@@ -26,6 +26,7 @@ from aggmatch.data import DataSettings, drawn_settings, is_folder
 from aggmatch.errors import unknown
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
+from aggmatch.models.pretrained import BackboneUse
 from aggmatch.recipes import DATA, FOLDER, METHOD, NAMED, NAMED_ON
 from aggmatch.registry import PARTS, absolute
 from aggmatch.validate import InvalidValue
@@ -45,6 +46,8 @@ class OptimSettings(Settings):
     """L2 penalty on kernels; BatchNorm and biases are exempt."""
     trust: Positive = 1e-3
     """t: with `lars`, the step of a kernel as a share of its norm, times the learning rate."""
+    backbone_rate: Positive = 0.1
+    """With train.backbone=finetune, learning rate of the pretrained layers as a share of that of the others."""
     average: Fraction = 0.999
     """λ_m: decay of the weight average, which is AggMatch's momentum network."""
     average_warmup: bool = True
@@ -61,6 +64,9 @@ class TrainSettings(Settings):
     """B: labelled images of a step."""
     unlabeled_ratio: Count = 7
     """µ: unlabelled images of a step for each labelled one."""
+    backbone: BackboneUse = "scratch"
+    """scratch: all layers are trained from random weights. finetune: from pretrained weights. frozen: a pretrained
+    backbone computes features once, and a small network learns on them."""
     seed: Natural = 0
     """Seed of weights, order of images and views, together with the fold."""
     evaluated: Literal["average", "online"] = "average"
@@ -81,6 +87,8 @@ class RuntimeSettings(Settings):
     """`cpu`, `cuda`, `cuda:1`, or `auto` for the best one available."""
     threads: Annotated[int, Range(0, 1024)] = 0
     """CPU threads. 0: one for networks under 500,000 weights, which more would slow down, else torch's own number."""
+    cache_dir: str | None = None
+    """Folder of cached features of frozen backbones; null for the user's cache folder."""
     data_dir: str = "data"
     """Folder of the downloaded data sets."""
     checkpoint_every: Count = 5000
@@ -112,6 +120,13 @@ class RunSettings(Settings):
     optim: OptimSettings = field(default_factory=OptimSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.train.backbone == "frozen" and getattr(self.method, "rotation_weight", 0):
+            raise InvalidValue(
+                "method.rotation_weight", "must be 0 with train.backbone=frozen, which rotates no images"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain values, as `config.json` holds them; the name of the method is in its section."""

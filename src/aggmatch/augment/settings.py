@@ -1,9 +1,9 @@
 """Section `views` of the configuration."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from aggmatch.config import Fraction, Natural, Settings
+from aggmatch.config import Count, Fraction, Natural, Range, Settings
 from aggmatch.validate import InvalidValue
 
 Interpolation = Literal["nearest", "bilinear"]
@@ -75,6 +75,10 @@ class ViewSettings(Settings):
     """Side of the grey square as a share of the image's side; if continuous, the largest side. 0 switches it off."""
     interpolation: Interpolation = "nearest"
     """How rotation, shear and translation sample pixels; bilinear suits very small images."""
+    cached: Count = 4
+    """With a frozen backbone, views of each kind and image whose features are computed and cached."""
+    feature_dropout: Annotated[float, Range(0, 0.95)] = 0.5
+    """With a frozen backbone, share of the features that a strong view loses at random, anew in each step."""
     crops: CropSettings = field(default_factory=CropSettings)
 
     def __post_init__(self) -> None:

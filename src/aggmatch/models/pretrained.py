@@ -76,11 +76,16 @@ def digest_of(module: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def freeze(backbone: nn.Module) -> nn.Module:
-    """Return the backbone ready to compute features only: in evaluation mode, without gradients, fused if it can be."""
+def freeze(backbone: nn.Module, stored: Mapping[str, Tensor] | None = None) -> None:
+    """Make a backbone ready to compute features only: in evaluation mode, without gradients, fused if it can be.
+
+    stored: weights to load then, which are those of a frozen backbone.
+    """
     if fuse := getattr(backbone, "fuse", None):
         fuse()
-    return backbone.eval().requires_grad_(False)
+    if stored is not None:
+        backbone.load_state_dict(stored)
+    backbone.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 class Standardize(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from aggmatch.config import Range, Settings
 from aggmatch.errors import AggMatchError
 from aggmatch.models.network import Network, feature_width
-from aggmatch.models.pretrained import BackboneUse, Standardize, freeze
+from aggmatch.models.pretrained import BackboneUse, Standardize
 from aggmatch.registry import Registry, is_code
 from aggmatch.validate import InvalidValue
 
@@ -69,7 +69,7 @@ def build_network(
     if use != "frozen":
         return Network(backbone, classes, channels, side=side)
     features = feature_width(backbone, channels, classes, max(side, 32))
-    return Network(Standardize(features), classes, channels, frozen=freeze(backbone), side=side)
+    return Network(Standardize(features), classes, channels, frozen=backbone, side=side)
 
 
 def build_backbone(name: str, channels: int, classes: int) -> nn.Module:

@@ -78,6 +78,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.snapshots = path / "snapshots"
         self.model = path / "model.safetensors"
+        self.backbone = path / "backbone.safetensors"
         self.summary = path / "summary.json"
         self.tensorboard = path / "tensorboard"
 

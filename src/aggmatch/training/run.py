@@ -22,7 +22,7 @@ from aggmatch.evaluation import accuracies, evaluate
 from aggmatch.files import write_atomically
 from aggmatch.registry import absolute
 from aggmatch.runs import checkpoint as checkpoints
-from aggmatch.runs.checkpoint import Checkpoint, pack
+from aggmatch.runs.checkpoint import Checkpoint, pack, unpack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.log import Log
 from aggmatch.runs.stats import median_of_last
@@ -155,8 +155,9 @@ class Run:
 
     def read_accuracies(self) -> dict[str, float]:
         """Return the test accuracies of both networks in percent."""
-        state, test = self.state, self.data.test
-        return dict(accuracies(state.method, state.average, state.online, test, self.labeled, threads=state.threads))
+        state, inputs = self.state, self.state.inputs
+        networks = state.average, state.online
+        return dict(accuracies(state.method, *networks, inputs.test, inputs.labeled, threads=state.threads))
 
     def check_finite(self, *, weights: bool = False) -> None:
         """Raise an `AggMatchError` if a logged value or, with `weights`, a weight is not finite.
@@ -196,6 +197,11 @@ class Run:
                 f"{__version__}. Use the version that wrote it, or start a new run."
             ) from error
 
+    def keep_backbone(self) -> None:
+        """Write the frozen backbone, once: all networks of the run use it, and predicting needs it."""
+        if (frozen := self.state.online.frozen) is not None and not self.folder.backbone.exists():
+            write_atomically(self.folder.backbone, pack(Checkpoint(frozen.state_dict(), {})))
+
     def keep_snapshot(self) -> None:
         """Write both networks and the method for analyses. If that fails, only warn: training does not need them."""
         try:
@@ -230,7 +236,8 @@ class Run:
     def summarize(self) -> dict[str, Any]:
         """Evaluate the reported network and return the content of `summary.json`."""
         settings, state = self.settings, self.state
-        final = evaluate(state.method, state.evaluated, self.data.test, self.labeled, threads=state.threads)
+        inputs = state.inputs
+        final = evaluate(state.method, state.evaluated, inputs.test, inputs.labeled, threads=state.threads)
         records = self.folder.records()
         name = f"accuracy_{settings.train.evaluated}"
         median = median_of_last([record[name] for record in records if name in record])
@@ -282,7 +289,9 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
         settings = replace(settings, data=replace(settings.data, labels=len(split.labeled), fold=split.fold))
     state = Trainer(settings, data, split, device)
     folder.create(split.encoded(), settings.to_dict())
-    return Run(settings, data, split, folder, state)
+    run = Run(settings, data, split, folder, state)
+    run.keep_backbone()
+    return run
 
 
 def resume(
@@ -319,9 +328,11 @@ def resume(
             f"Cannot resume {out}: the test images of {data.name} have changed. Restore them, or start a new run "
             f"with another --out."
         )
-    state = Trainer(settings, data, split, choose_device(settings.runtime.device))
+    frozen = unpack(folder.backbone.read_bytes()).tensors if folder.backbone.exists() else None
+    state = Trainer(settings, data, split, choose_device(settings.runtime.device), frozen)
     folder.note_data(settings.data.name)
     run = Run(settings, data, split, folder, state)
+    run.keep_backbone()
     latest = checkpoints.load_newest(folder.checkpoints)
     if latest is not None:
         run.restore(latest)
