@@ -23,7 +23,7 @@ LAYERS = [
     ["kernels"],
     ["data", "models"],
     ["augment", "methods"],
-    ["features"],
+    ["features", "probes"],
     ["evaluation"],
     ["settings"],
     ["runs"],

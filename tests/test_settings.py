@@ -48,7 +48,8 @@ def test_the_defaults_on_cifar_are_the_values_of_the_paper():
         "warmup": 0,
     }
     assert settings["recipe"] == "paper"
-    assert settings["model"] == {"name": "wrn-28-2"}
+    assert settings["model"] == {"name": "wrn-28-2", "weights": None, "side": None}
+    assert settings["train"]["backbone"] == "scratch"
     assert settings["optim"]["average"] == 0.999
     assert (settings["train"]["batch"], settings["train"]["unlabeled_ratio"], settings["train"]["steps"]) == (
         64,

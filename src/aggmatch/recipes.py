@@ -37,8 +37,24 @@ DATA: dict[str, dict[str, Any]] = {
     "stl10": {"data.labels": 40, "model.name": "wrn-37-2"},
 }
 
-FOLDER: dict[str, Any] = {"data.labels": None, "model.name": "wrn-28-2", "train.steps": 20_000}
-"""Recipe of a folder of images: all its labels, and a number of steps that takes minutes on a GPU."""
+FOLDER: dict[str, Any] = {"data.labels": None}
+"""Recipe of images of your own: all their labels."""
+PHOTOS: dict[str, Any] = {"model.name": "efficientnet-lite0", "train.backbone": "frozen", "data.side": 128}
+"""Recipe of images of your own if pretrained weights are installed and no network is chosen."""
+FROM_SCRATCH: dict[str, dict[str, Any]] = {
+    "cpu": {"model.name": "small-32", "train.steps": 2000, "optim.average": 0.99},
+    "cuda": {"model.name": "wrn-28-2", "train.steps": 20_000},
+}
+"""Recipe of images of your own without pretrained weights, by device: it ends in minutes."""
+FROZEN: dict[str, Any] = {
+    "train.steps": 600,
+    "train.batch": 32,
+    "train.log_every": 20,
+    "train.evaluate_every": 30,
+    "optim.average": 0.99,
+    "runtime.checkpoint_every": 200,
+}
+"""Training on features of a frozen backbone, with any method."""
 
 FIXMATCH_ON_DIGITS: dict[str, Any] = {"optim.weight_decay": 0.04, "optim.average": 0.98}
 """Methods that build on FixMatch have its values, without a search of their own."""
@@ -79,6 +95,7 @@ COLD_START: dict[str, Any] = {
 }
 """First steps that work with four labels per class, as far as they were measured: see results/cold-start/README.md."""
 
+ANY = ""
 NAMED: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {},
     "cold-start": {
@@ -95,8 +112,23 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
         },
         "fixmatch": COLD_START | {"method.alignment": "uniform", "method.targets": "soft"},
     },
+    "frozen": {
+        ANY: FROZEN,
+        "aggmatch": {
+            "method.alignment": True,
+            "method.slots": 64,
+            "method.subsets": 8,
+            "method.disjoint": "images",
+            "method.class_weight": 0.1,
+            "method.labeled_slots": "one_hot",
+            "method.labeled_views": "both",
+            "method.confidence": "product",
+        },
+        "fixmatch": {"method.alignment": "uniform", "method.targets": "soft", "method.threshold": 0.8},
+    },
 }
-"""Named recipes: name → method → settings."""
+"""Named recipes: name → method → settings; `ANY` holds settings of all methods. `frozen` is the default of runs with a
+frozen backbone."""
 
 SHORT: dict[str, Any] = {"method.rotation_weight": 0.5, "method.rotated": 60, "method.warmup": 100}
 NAMED_ON: dict[tuple[str, str, str], dict[str, Any]] = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,11 +24,21 @@ from aggmatch.config import (
     sections,
 )
 from aggmatch.data import DataSettings, drawn_settings, is_folder
+from aggmatch.devices import choose_device
 from aggmatch.errors import unknown
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
-from aggmatch.models.pretrained import BackboneUse
-from aggmatch.recipes import DATA, FOLDER, METHOD, NAMED, NAMED_ON
+from aggmatch.models.pretrained import WEIGHTS_PACKAGE, BackboneUse
+from aggmatch.recipes import (
+    ANY,
+    DATA,
+    FOLDER,
+    FROM_SCRATCH,
+    METHOD,
+    NAMED,
+    NAMED_ON,
+    PHOTOS,
+)
 from aggmatch.registry import PARTS, absolute
 from aggmatch.validate import InvalidValue
 
@@ -109,7 +120,8 @@ class RunSettings(Settings):
     """
 
     recipe: str = "paper"
-    """Named recipe that the defaults come from: `paper`, or `cold-start` for a few labels per class."""
+    """Named recipe that the defaults come from: `paper`, `cold-start` for a few labels per class, or `frozen` for
+    training on features of a frozen backbone."""
     method_name: str
     """The setting `method.name`."""
     method: Settings
@@ -156,27 +168,49 @@ def resolve(changes: Changes) -> RunSettings:
     chosen, sources = merge(layers)
     data_name = chosen.get("data", {}).get("name", "digits")
     method_name = chosen.get("method", {}).get("name", "aggmatch")
-    named = chosen.get("recipe", RunSettings.recipe)
-    for key, value in (("data.name", data_name), ("method.name", method_name), ("recipe", named)):
-        if not isinstance(value, str):
-            raise InvalidValue(key, f"must be a string, got {value!r}", sources.get(key, ""))
+    for key, value in (("data.name", data_name), ("method.name", method_name)):
+        require_text(key, value, sources)
+    of_data = folder_recipe(chosen) if is_folder(data_name) else DATA.get(data_name, {})
+    use = chosen.get("train", {}).get("backbone", of_data.get("train.backbone"))
+    named = chosen.get("recipe", "frozen" if use == "frozen" else RunSettings.recipe)
+    require_text("recipe", named, sources)
     if named not in NAMED:
         raise unknown("recipe", named, NAMED, see="aggmatch list recipes")
-    if NAMED[named] and method_name not in NAMED[named]:
+    if NAMED[named] and not {method_name, ANY} & NAMED[named].keys():
         problem = f"must be {RunSettings.recipe} for {method_name}: {named} is for {', '.join(NAMED[named])}"
         raise InvalidValue("recipe", problem, sources.get("recipe", ""))
-    values, sources = merge([*recipe(data_name, method_name, named), *layers])
+    below = [Layer(f"the recipe of {data_name}", of_data), *method_recipe(data_name, method_name, named)]
+    values, sources = merge([*below, Layer("", {"recipe": named}), *layers])
     return build(values, sources, method_name)
 
 
-def recipe(data: str, method: str, named: str = RunSettings.recipe) -> list[Layer]:
-    """Return the layers of default settings of a method on a data set: data set, method, both, then a named recipe."""
+def require_text(key: str, value: object, sources: Mapping[str, str]) -> None:
+    """Raise `InvalidValue` if the value of a setting is not a string."""
+    if not isinstance(value, str):
+        raise InvalidValue(key, f"must be a string, got {value!r}", sources.get(key, ""))
+
+
+def method_recipe(data: str, method: str, named: str) -> list[Layer]:
+    """Return the layers of default settings of a method: on all data sets, on this one, and in a named recipe."""
+    on_data = {} if named == "frozen" else METHOD.get((data, method), {})
     return [
-        Layer(f"the recipe of {data}", FOLDER if is_folder(data) else DATA.get(data, {})),
         Layer(f"the defaults of {method}", load_method(method).defaults),
-        Layer(f"the recipe of {method} on {data}", METHOD.get((data, method), {})),
-        Layer(f"the recipe {named}", NAMED[named].get(method, {}) | NAMED_ON.get((named, data, method), {})),
+        Layer(f"the recipe of {method} on {data}", on_data),
+        Layer(f"the recipe {named}", NAMED[named].get(ANY, {}) | NAMED[named].get(method, {})),
+        Layer(f"the recipe {named} of {method} on {data}", NAMED_ON.get((named, data, method), {})),
     ]
+
+
+def folder_recipe(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe of images of your own: pretrained and frozen if weights are installed, else from scratch.
+
+    A network or use of the backbone that the user has chosen stays.
+    """
+    model, train, runtime = (chosen.get(section, {}) for section in ("model", "train", "runtime"))
+    if "name" not in model and train.get("backbone", "frozen") != "scratch" and find_spec(WEIGHTS_PACKAGE):
+        return FOLDER | PHOTOS
+    device = choose_device(str(runtime.get("device", RuntimeSettings.device))).type
+    return FOLDER | FROM_SCRATCH[device]
 
 
 def with_absolute_paths(layer: Layer) -> Layer:

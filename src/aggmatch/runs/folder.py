@@ -55,6 +55,7 @@ class Summary(TypedDict):
     accuracy_average: Percent
     accuracy_online: Percent
     class_accuracy: dict[str, Percent]
+    probes: NotRequired[dict[str, Percent]]
     pseudo_precision: NotRequired[float]
     pseudo_coverage: NotRequired[float]
     seconds: NonNegative

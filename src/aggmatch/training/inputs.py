@@ -16,6 +16,7 @@ from aggmatch.features import PLAIN, Features, FeatureStore
 from aggmatch.methods import Views
 from aggmatch.models import Network
 from aggmatch.models.pretrained import Standardize
+from aggmatch.probes import probe_accuracies
 
 
 class Inputs(Protocol):
@@ -62,8 +63,15 @@ class FeatureInputs:
         network.backbone.fit(plain)
         self.mean, self.dropout = network.backbone.mean, augment.settings.feature_dropout
         self.cached = {name: cached[name].to(device) for name in names}
+        self.plain = plain
         self.test = Features(store.plain(data.test.pixels), data.test.labels)
         self.labeled = Features(plain[split.labeled], split.labels)
+        self.split = split
+
+    def probes(self) -> dict[str, float]:
+        """Return the test accuracies of classic learners on the same features and labels."""
+        test = self.test
+        return probe_accuracies(self.plain, self.split.labeled, self.split.labels, test.inputs, test.labels)
 
     def views(self, names: Sequence[str], index_B: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Return features of the named views, each (B, D) float32."""

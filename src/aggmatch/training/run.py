@@ -28,6 +28,7 @@ from aggmatch.runs.log import Log
 from aggmatch.runs.stats import median_of_last
 from aggmatch.settings import RunSettings, parts_named
 from aggmatch.signals import signals
+from aggmatch.training.inputs import FeatureInputs
 from aggmatch.training.meters import Pace
 from aggmatch.training.optim import cosine_rate
 from aggmatch.training.trainer import Trainer
@@ -243,6 +244,7 @@ class Run:
         median = median_of_last([record[name] for record in records if name in record])
         assert median is not None, "every run ends with an evaluation"
         last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
+        probes = inputs.probes() if isinstance(inputs, FeatureInputs) else {}
         return {
             "data": settings.data.name,
             "labels": len(self.split.labeled),
@@ -254,6 +256,7 @@ class Run:
             "accuracy": final.accuracy,
             "accuracy_median_of_last_20": median.value,
             "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)),
+            **({"probes": probes} if probes else {}),
             **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
             **provenance(state.device, state.threads),
