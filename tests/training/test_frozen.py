@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.conftest import toy_settings
 
 from aggmatch.data import DataSet
 from aggmatch.errors import AggMatchError
@@ -14,7 +15,6 @@ from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.training.run import Run, resume, start
 from aggmatch.validate import InvalidValue
-from tests.conftest import toy_settings
 
 BACKBONE = f"{Path(__file__).with_name('frozen_backbone.py')}:Bands"
 
@@ -45,7 +45,7 @@ def test_every_method_learns_on_frozen_features(method: str, toy_data: DataSet, 
 
 
 def test_the_classifier_learns_the_classes(toy_data: DataSet, tmp_path: Path):
-    run = complete(start(settings("fixmatch", train__steps=200), tmp_path / "run", data=toy_data))
+    run = complete(start(settings("supervised", train__steps=200), tmp_path / "run", data=toy_data))
     assert run.folder.result()["accuracy"] > 90  # type: ignore[index]
 
 
