@@ -189,6 +189,7 @@ def test_a_named_recipe_changes_the_defaults_of_its_methods_alone():
     assert resolve({"data.name": "cifar10"}) == paper
     assert (paper.method.to_dict()["warmup"], cold.method.to_dict()["warmup"]) == (0, 1500)
     assert (paper.optim.weight_decay, cold.optim.weight_decay) == (5e-4, 1e-3)
+    assert (paper.optim.lr, cold.optim.lr) == (0.03, 0.06)
     with pytest.raises(InvalidValue, match="recipe must be paper for uda"):
         resolve({"data.name": "cifar10", "method.name": "uda", "recipe": "cold-start"})
 
@@ -202,7 +203,12 @@ def test_settings_win_over_a_named_recipe():
 def test_on_digits_a_named_recipe_fits_the_number_of_steps(method):
     settings = resolve({"data.name": "digits", "method.name": method, "recipe": "cold-start"})
     assert settings.method.to_dict()["warmup"] < settings.train.steps / 5
-    assert settings.optim.weight_decay == resolve({"data.name": "digits", "method.name": method}).optim.weight_decay
+    assert settings.optim == resolve({"data.name": "digits", "method.name": method}).optim
+
+
+def test_the_cold_start_rotates_every_unlabelled_image_of_a_step():
+    settings = resolve({"data.name": "cifar10", "recipe": "cold-start"})
+    assert settings.method.to_dict()["rotated"] == settings.train.batch * settings.train.unlabeled_ratio
 
 
 def test_an_unknown_recipe_gets_the_closest_match():

@@ -89,8 +89,10 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
 
 COLD_START: dict[str, Any] = {
     "method.labeled_views": "both",
-    "method.rotation_weight": 1.0,
+    "method.rotation_weight": 2.0,
+    "method.rotated": 448,
     "method.warmup": 1500,
+    "optim.lr": 0.06,
     "optim.weight_decay": 1e-3,
 }
 """First steps that work with four labels per class, as far as they were measured: see results/cold-start/README.md."""
@@ -130,7 +132,12 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
 """Named recipes: name → method → settings; `ANY` holds settings of all methods. `frozen` is the default of runs with a
 frozen backbone."""
 
-SHORT: dict[str, Any] = {"method.rotation_weight": 0.5, "method.rotated": 60, "method.warmup": 100}
+SHORT: dict[str, Any] = {
+    "method.rotation_weight": 0.5,
+    "method.rotated": 60,
+    "method.warmup": 100,
+    "optim.lr": 0.03,
+}
 NAMED_ON: dict[tuple[str, str, str], dict[str, Any]] = {
     ("cold-start", "digits", "aggmatch"): SHORT | {"method.alignment_steps": 0, "optim.weight_decay": 0.08},
     ("cold-start", "digits", "fixmatch"): SHORT | {"optim.weight_decay": 0.04},
