@@ -129,8 +129,13 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
         "fixmatch": {"method.alignment": "uniform", "method.targets": "soft", "method.threshold": 0.8},
     },
 }
-"""Named recipes: name → method → settings; `ANY` holds settings of all methods. `frozen` is the default of runs with a
-frozen backbone."""
+"""Named recipes: name → method → settings; `ANY` holds settings of all methods."""
+PREFERRED = {"aggmatch": "cold-start"}
+"""The default recipe of a method on a data set with a name, where it is not `paper`. Images of your own, trained from
+scratch, have `paper`: they may have no up direction, which the rotation task of `cold-start` needs. Runs with a frozen
+backbone have `frozen`."""
+SHARES = {"method.warmup": 4, "method.alignment_steps": 3}
+"""A named recipe spends at most one in so many steps on its start, so that it also fits short runs."""
 
 SHORT: dict[str, Any] = {
     "method.rotation_weight": 0.5,

@@ -38,6 +38,8 @@ from aggmatch.recipes import (
     NAMED,
     NAMED_ON,
     PHOTOS,
+    PREFERRED,
+    SHARES,
 )
 from aggmatch.registry import PARTS, absolute
 from aggmatch.validate import InvalidValue
@@ -135,7 +137,7 @@ class RunSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.train.backbone == "frozen" and getattr(self.method, "rotation_weight", 0):
+        if self.train.backbone == "frozen" and getattr(self.method, "rotation_weight", 0.0) > 0:
             raise InvalidValue(
                 "method.rotation_weight", "must be 0 with train.backbone=frozen, which rotates no images"
             )
@@ -172,7 +174,8 @@ def resolve(changes: Changes) -> RunSettings:
         require_text(key, value, sources)
     of_data = folder_recipe(chosen) if is_folder(data_name) else DATA.get(data_name, {})
     use = chosen.get("train", {}).get("backbone", of_data.get("train.backbone"))
-    named = chosen.get("recipe", "frozen" if use == "frozen" else RunSettings.recipe)
+    usual = RunSettings.recipe if is_folder(data_name) else PREFERRED.get(method_name, RunSettings.recipe)
+    named = chosen.get("recipe", "frozen" if use == "frozen" else usual)
     require_text("recipe", named, sources)
     if named not in NAMED:
         raise unknown("recipe", named, NAMED, see="aggmatch list recipes")
@@ -180,7 +183,9 @@ def resolve(changes: Changes) -> RunSettings:
         problem = f"must be {RunSettings.recipe} for {method_name}: {named} is for {', '.join(NAMED[named])}"
         raise InvalidValue("recipe", problem, sources.get("recipe", ""))
     below = [Layer(f"the recipe of {data_name}", of_data), *method_recipe(data_name, method_name, named)]
-    values, sources = merge([*below, Layer("", {"recipe": named}), *layers])
+    values, _ = merge([*below, *layers])
+    steps = values.get("train", {}).get("steps", TrainSettings.steps)
+    values, sources = merge([*below, fitted(below[-1], steps), Layer("", {"recipe": named}), *layers])
     return build(values, sources, method_name)
 
 
@@ -196,9 +201,19 @@ def method_recipe(data: str, method: str, named: str) -> list[Layer]:
     return [
         Layer(f"the defaults of {method}", load_method(method).defaults),
         Layer(f"the recipe of {method} on {data}", on_data),
-        Layer(f"the recipe {named}", NAMED[named].get(ANY, {}) | NAMED[named].get(method, {})),
-        Layer(f"the recipe {named} of {method} on {data}", NAMED_ON.get((named, data, method), {})),
+        Layer(
+            f"the recipe {named}",
+            NAMED[named].get(ANY, {}) | NAMED[named].get(method, {}) | NAMED_ON.get((named, data, method), {}),
+        ),
     ]
+
+
+def fitted(named: Layer, steps: object) -> Layer:
+    """Return a layer with shorter first steps, if those of a named recipe would take too much of a run."""
+    if not isinstance(steps, int):  # an error that the validator reports
+        return Layer(named.source, {})
+    most = {key: steps // share for key, share in SHARES.items() if named.values.get(key)}
+    return Layer(named.source, {key: limit for key, limit in most.items() if named.values[key] > limit})
 
 
 def folder_recipe(chosen: Mapping[str, Any]) -> dict[str, Any]:

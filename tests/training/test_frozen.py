@@ -78,7 +78,7 @@ def test_strong_views_lose_features_and_weak_ones_do_not(toy_data: DataSet, tmp_
     state = start(settings("fixmatch", views__feature_dropout=0.5), tmp_path / "run", data=toy_data).state
     inputs, index = state.inputs, torch.arange(90)
     weak, strong = inputs.views(("weak", "strong"), index, state.generator)
-    mean = state.online.backbone.mean  # type: ignore[union-attr]
+    mean = state.online.get_buffer("backbone.mean")
     assert (strong == mean).float().mean() == pytest.approx(0.5, abs=0.06)
     assert (weak == mean).float().mean() < 0.1
 
@@ -94,9 +94,9 @@ def test_finetuning_starts_from_the_pretrained_weights(toy_data: DataSet, tmp_pa
     )
     run = start(changed, tmp_path / "run", data=toy_data)
     assert run.state.online.frozen is None
-    before = run.state.online.backbone.scale.clone()  # type: ignore[union-attr, operator]
+    before = run.state.online.get_parameter("backbone.scale").clone()
     complete(run)
-    assert not torch.equal(run.state.online.backbone.scale, before)  # type: ignore[union-attr, arg-type]
+    assert not torch.equal(run.state.online.get_parameter("backbone.scale"), before)
     assert not run.folder.backbone.exists()
 
 

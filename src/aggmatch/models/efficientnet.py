@@ -119,7 +119,7 @@ class EfficientNetLite0(nn.Module):
         self.eval()
         for parts in list(self.modules()):
             if isinstance(parts, nn.Sequential) and isinstance(parts[0], SameConv2d):
-                parts[0] = fuse_conv_bn_eval(parts[0], parts[1])
+                parts[0] = fuse_conv_bn_eval(parts[0], parts[1])  # type: ignore[arg-type]
                 parts[1] = nn.Identity()
 
 

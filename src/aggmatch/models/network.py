@@ -135,7 +135,7 @@ class Network(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the frozen backbone too, when the network moves to another device."""
         if self.frozen is not None:
-            self.frozen._apply(fn)
+            self.frozen._apply(fn)  # type: ignore[no-untyped-call]
         return super()._apply(fn, recurse)
 
 

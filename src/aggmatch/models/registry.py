@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
@@ -93,22 +93,23 @@ def build_backbone(name: str, channels: int, classes: int) -> nn.Module:
 def timm_builder(name: str) -> Callable[[int, int], nn.Module]:
     """Return a function (channels, classes) → backbone of timm, without weights."""
     try:
-        import timm
+        import timm  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except (Exception, SystemExit) as error:  # a torchvision that does not fit torch raises RuntimeError
         raise AggMatchError(f"Cannot import timm for model.name={TIMM}{name}: {error}") from error
 
     def build(channels: int, classes: int) -> nn.Module:
         backbone: nn.Module = timm.create_model(name, num_classes=0, in_chans=channels)
-        config = backbone.pretrained_cfg
-        backbone.pixel_mean, backbone.pixel_deviation = config["mean"], config["std"]
-        backbone.side, backbone.features = config["input_size"][-1], backbone.num_features
+        config: Mapping[str, Any] = backbone.pretrained_cfg  # type: ignore[assignment]
+        facts = {"pixel_mean": config["mean"], "pixel_deviation": config["std"]}
+        facts |= {"side": config["input_size"][-1], "features": backbone.num_features}
 
         def installed_weights() -> Mapping[str, Tensor]:
             """The weights in timm's cache, which it downloads if they are missing."""
             state: Mapping[str, Tensor] = timm.create_model(name, True, num_classes=0, in_chans=channels).state_dict()
             return state
 
-        backbone.installed_weights = installed_weights
+        for name_, value in {**facts, "installed_weights": installed_weights}.items():
+            setattr(backbone, name_, value)
         return backbone
 
     return build

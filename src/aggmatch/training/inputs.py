@@ -22,10 +22,13 @@ from aggmatch.probes import probe_accuracies
 class Inputs(Protocol):
     """The inputs of a run: views for training, and labelled examples for evaluation."""
 
-    test: Images | Features
-    """Test examples with their true classes."""
-    labeled: Images | Features
-    """Labelled training examples with their given labels."""
+    @property
+    def test(self) -> Images | Features:
+        """Test examples with their true classes."""
+
+    @property
+    def labeled(self) -> Images | Features:
+        """Labelled training examples with their given labels."""
 
     def views(self, names: Sequence[str], index_B: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Return the named views of the training images at these positions, each with B rows."""

@@ -244,7 +244,7 @@ class Run:
         median = median_of_last([record[name] for record in records if name in record])
         assert median is not None, "every run ends with an evaluation"
         last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
-        probes = inputs.probes() if isinstance(inputs, FeatureInputs) else {}
+        probes: dict[str, float] = inputs.probes() if isinstance(inputs, FeatureInputs) else {}
         return {
             "data": settings.data.name,
             "labels": len(self.split.labeled),
