@@ -53,6 +53,26 @@ def test_the_title_names_a_folder_by_the_last_part_of_its_path():
     assert table.title.startswith("photos, 10 labels, ")
 
 
+def with_probes(run, **accuracies):
+    """The run with the accuracies of classic learners on its features."""
+    return replace(run, summary={**run.summary, "probes": accuracies})
+
+
+def test_classic_learners_on_the_same_features_have_rows_of_their_own():
+    runs = [with_probes(finished("uda", fold, 50.0), LabelSpreading=40.0 + fold) for fold in (0, 1)]
+    table = compare.compare(runs)
+    assert [row[0] for row in table.rows] == ["uda", "LabelSpreading (same features)"]
+    assert list(table.rows[1][3:]) == [2, 40.0, 41.0, None]
+    assert compare.recommend(table) is None
+
+
+def test_a_classic_learner_that_is_best_is_recommended():
+    table = compare.compare([with_probes(finished("uda", 0, 50.0), LabelSpreading=60.0)])
+    assert "LabelSpreading" in (compare.recommend(table) or "")
+    assert with_probes(finished("uda", 0, 50.0), LabelSpreading=60.0).better_probe == "LabelSpreading"
+    assert with_probes(finished("uda", 0, 50.0), LabelSpreading=40.0).better_probe is None
+
+
 def test_one_fold_has_no_deviation():
     assert compare.compare([finished("uda", 0, 50.0)]).rows[0][2] is None
 
