@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aggmatch.data import SOURCES, cifar, download, is_folder, load
+from aggmatch.data import SOURCES, cifar, download, is_own_images, load
 from aggmatch.data.cifar import CIFAR10, CIFAR10_ARCHIVE, read_cifar
 from aggmatch.errors import AggMatchError
 from aggmatch.settings import resolve
@@ -142,13 +142,13 @@ def test_unpacked_files_are_not_downloaded_again(tmp_path, monkeypatch, unpack, 
 
 def test_a_known_name_wins_over_a_folder_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert is_folder("some/where")
-    assert not is_folder("flowers")
+    assert is_own_images("some/where")
+    assert not is_own_images("flowers")
     for name in ("flowers", "digits"):
         (tmp_path / name).mkdir()
-    assert is_folder("flowers")
-    assert not is_folder("digits")
-    assert not is_folder("")
+    assert is_own_images("flowers")
+    assert not is_own_images("digits")
+    assert not is_own_images("")
     assert resolve({"data.name": "digits"}).model.name == "small-16", "the recipe of the data set, not of a folder"
 
 
