@@ -10,8 +10,8 @@ import unicodedata
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -60,7 +60,7 @@ class Budget:
                 self.changed.notify_all()
 
 
-def open_regular(file: Path) -> BinaryIO:
+def open_regular(file: Path) -> BufferedReader:
     """Open a file to read bytes; raise OSError if it is not a regular one, such as a FIFO, or larger than 1 GiB."""
     stream = os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")  # a FIFO without a writer would block
     status = os.fstat(stream.fileno())
@@ -82,7 +82,7 @@ def decode(file: Path, side: int, channels: int) -> Tensor:
         return decode_stream(stream, side, channels, Budget())
 
 
-def decode_stream(stream: BinaryIO, side: int, channels: int, budget: Budget) -> Tensor:
+def decode_stream(stream: BufferedReader, side: int, channels: int, budget: Budget) -> Tensor:
     """Read an image from an open file; see `decode`. budget: shared by all threads that decode."""
     mode = "RGB" if channels == 3 else "L"
     with opened(stream, mode, side, budget) as image:
@@ -97,7 +97,7 @@ def decode_stream(stream: BinaryIO, side: int, channels: int, budget: Budget) ->
 
 
 @contextmanager
-def opened(stream: BinaryIO, mode: str, side: int, budget: Budget) -> Iterator[Image.Image]:
+def opened(stream: BufferedReader, mode: str, side: int, budget: Budget) -> Iterator[Image.Image]:
     """Within, the upright image, its pixels in memory: a JPEG at the smallest of its own sizes that is not below side.
 
     Raises ValueError if the image has too many pixels.

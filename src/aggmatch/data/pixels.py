@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import PIL
@@ -175,7 +176,7 @@ def read_files(
     return contents, problems
 
 
-def content_digest(stream: BinaryIO) -> bytes:
+def content_digest(stream: BufferedReader) -> bytes:
     """Return the digest of an open file, which is at its start again afterwards."""
     digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=DIGEST)).digest()
     stream.seek(0)

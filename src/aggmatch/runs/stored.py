@@ -108,11 +108,13 @@ class StoredRun:
 
     @property
     def length(self) -> Length | None:
-        """The steps after which its accuracy was measured, and its schedule; None before the first evaluation."""
+        """The steps after which its accuracy was measured, and its schedule; None if it was not measured."""
         schedule = self.settings.train.steps
+        if self.accuracy is None:
+            return None
         if self.finished:
             return Length(True, self.steps, schedule)
-        return Length(False, self.evaluations[-1][0], schedule) if self.evaluations else None
+        return Length(False, self.evaluations[-1][0], schedule)
 
     @property
     def median(self) -> Median | None:
