@@ -21,9 +21,9 @@ from aggmatch.cache import PART, keep_newest, mark_used, remove
 from aggmatch.data.decode import SUFFIXES, printable
 from aggmatch.data.images import UNKNOWN, Images
 from aggmatch.data.labels_file import READERS
-from aggmatch.data.progress import progress_bar
 from aggmatch.errors import AggMatchError
 from aggmatch.files import cache_folder
+from aggmatch.progress import progress_bar
 
 ZIP, NPZ = ".zip", ".npz"
 UNPACKED = 20 * 2**30

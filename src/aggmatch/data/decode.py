@@ -62,11 +62,11 @@ class Budget:
 
 def open_regular(file: Path) -> BufferedReader:
     """Open a file to read bytes; raise OSError if it is not a regular one, such as a FIFO, or larger than 1 GiB."""
-    stream = os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")  # a FIFO without a writer would block
-    status = os.fstat(stream.fileno())
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO without a writer would block
+    status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_size <= MOST_BYTES:
-        return stream
-    stream.close()
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
     raise OSError("larger than 1 GiB" if stat.S_ISREG(status.st_mode) else "not a regular file")
 
 

@@ -9,8 +9,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from aggmatch.data.images import Archive, reading
-from aggmatch.data.progress import Progress, following
 from aggmatch.errors import AggMatchError
+from aggmatch.progress import Progress, following
 
 CHUNK = 1 << 18
 TIMEOUT = 30.0

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from aggmatch.cache import Cache
 from aggmatch.data.decode import DECODER, Budget, decode_stream, open_regular, printable, reason
-from aggmatch.data.progress import Progress, following
+from aggmatch.progress import Progress, following
 from aggmatch.tables import plural
 
 NAMED = 3

@@ -5,9 +5,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from aggmatch.data.images import DataSet, Images, Source
-from aggmatch.data.progress import Progress
 from aggmatch.data.splits import DataSettings
 from aggmatch.errors import AggMatchError
+from aggmatch.progress import Progress
 from aggmatch.registry import Registry, is_code
 from aggmatch.validate import InvalidValue
 
@@ -33,6 +33,10 @@ PACKED = (".zip", ".npz")
 """Ends of the names of files that hold a whole data set."""
 TABLES = (".csv", ".tsv", ".jsonl", ".xlsx")
 """Ends of the names of tables, which hold labels and no images."""
+
+
+CLOSE = 0.7
+"""Similarity from which a name may be meant; names that share only `.zip` are less similar."""
 
 
 def is_own_images(name: str) -> bool:
@@ -71,7 +75,7 @@ def not_found(name: str) -> AggMatchError:
         hint = f"Known: {', '.join(SOURCES.names())}. Or name a folder of images, or a .zip or .npz file of them."
     if close := get_close_matches(name, SOURCES.names(), 1):
         hint = f"Did you mean '{close[0]}'?"
-    elif close := get_close_matches(path.name, own_images_in(path.parent), 1):
+    elif close := get_close_matches(path.name, own_images_in(path.parent), 1, CLOSE):
         hint = f"Did you mean '{path.parent / close[0]}'?"
     start = f"There is no {'file' if packed else 'folder'} {name}." if is_own_images(name) else ""
     see = "See: aggmatch list data"
@@ -131,7 +135,7 @@ def load(
         path = Path(name)
         if not path.is_dir() and not (path.is_file() and path.suffix.lower() in PACKED):
             raise not_found(name)
-        from aggmatch.data.folder import read_own_images
+        from aggmatch.data.own_images import read_own_images
 
         table = Path(labels_file) if labels_file else None
         return read_own_images(path, side, holdout, labels_file=table, cache_dir=cache_dir, progress=progress)

@@ -94,7 +94,7 @@ class TrainedModel:
     def evaluate(self, data: DataSet | Path) -> Evaluation:
         """Evaluate on the test images of a data set, or on a folder or .zip with one subfolder per class."""
         if isinstance(data, Path):
-            from aggmatch.data.folder import read_labeled
+            from aggmatch.data.own_images import read_labeled
 
             cache_dir = self.settings.runtime.cache_dir
             images = read_labeled(data, self.classes, self.side, self.network.channels, cache_dir=cache_dir)

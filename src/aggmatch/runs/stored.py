@@ -108,13 +108,11 @@ class StoredRun:
 
     @property
     def length(self) -> Length | None:
-        """The steps after which its accuracy was measured, and its schedule; None if it was not measured."""
+        """How far it got when it was last evaluated, or its end, and its schedule; None before the first evaluation."""
         schedule = self.settings.train.steps
-        if self.accuracy is None:
-            return None
         if self.finished:
             return Length(True, self.steps, schedule)
-        return Length(False, self.evaluations[-1][0], schedule)
+        return Length(False, self.evaluations[-1][0], schedule) if self.evaluations else None
 
     @property
     def median(self) -> Median | None:
