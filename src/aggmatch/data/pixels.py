@@ -187,8 +187,8 @@ def warn_unreadable(files: Sequence[Path], problems: dict[int, str]) -> None:
     """Warn about files that cannot be read: the first by name, with the reason."""
     if problems:
         bad = [f"{printable(files[position])} ({problems[position]})" for position in sorted(problems)]
-        count = f"{len(bad)} of {plural(len(files), 'file')}"
-        warnings.warn(f"{count} cannot be read and are left out: {some_of(bad)}.", stacklevel=3)
+        count, verb = f"{len(bad)} of {plural(len(files), 'file')}", "is" if len(bad) == 1 else "are"
+        warnings.warn(f"{count} cannot be read and {verb} left out: {some_of(bad)}.", stacklevel=3)
 
 
 def some_of(names: Sequence[str]) -> str:

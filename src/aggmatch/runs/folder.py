@@ -51,10 +51,10 @@ class Summary(TypedDict):
     steps: Natural
     network: str
     accuracy: Percent | None
-    """None without test images, as the median is; then there are no accuracies of the two networks."""
+    """None without test images, as the next three are."""
     accuracy_median_of_last_20: Percent | None
-    accuracy_average: NotRequired[Percent]
-    accuracy_online: NotRequired[Percent]
+    accuracy_average: Percent | None
+    accuracy_online: Percent | None
     class_accuracy: dict[str, Percent]
     pseudo_precision: NotRequired[float]
     pseudo_coverage: NotRequired[float]

@@ -232,8 +232,9 @@ class Run:
     def summarize(self) -> dict[str, Any]:
         """Evaluate the reported network and return the content of `summary.json`."""
         settings, state = self.settings, self.state
-        final = evaluate(state.method, state.evaluated, self.data.test, self.labeled, threads=state.threads)
         tested = len(self.data.test) > 0
+        shown = self.data.test if tested else self.labeled  # without test images, only to prepare the method
+        final = evaluate(state.method, state.evaluated, shown, self.labeled, threads=state.threads)
         records = self.folder.records()
         name = f"accuracy_{settings.train.evaluated}"
         median = median_of_last([record[name] for record in records if name in record])
@@ -250,6 +251,7 @@ class Run:
             "accuracy": final.accuracy if tested else None,
             "accuracy_median_of_last_20": median.value if median else None,
             "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)) if tested else {},
+            **({} if tested else {"accuracy_average": None, "accuracy_online": None}),
             **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
             **provenance(state.device, state.threads),
