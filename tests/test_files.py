@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from aggmatch.errors import AggMatchError
-from aggmatch.files import check_writable, make_folder, write_atomically
+from aggmatch.files import cache_folder, check_writable, make_folder, write_atomically
 
 
 def test_a_folder_is_created_with_its_parents_and_may_exist(tmp_path: Path):
@@ -41,3 +41,16 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch):
     with pytest.raises(AggMatchError, match=r"Cannot write .*page\.html: No space left"):
         write_atomically(path, b"new")
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
+
+
+def test_the_cache_folder_is_the_chosen_one_or_the_users_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/somewhere")
+    assert cache_folder() == Path("/var/somewhere/aggmatch")
+    assert cache_folder("~/mine") == tmp_path / "mine"
+    for ignored in ("", "relative/path"):
+        monkeypatch.setenv("XDG_CACHE_HOME", ignored)
+        assert cache_folder() == tmp_path / ".cache/aggmatch"
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert cache_folder() == tmp_path / "Library/Caches/aggmatch"

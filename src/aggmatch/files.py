@@ -1,6 +1,8 @@
 """Files that are written completely or not at all, and the folders for them."""
 
 import os
+import sys
+import tempfile
 from pathlib import Path
 
 from aggmatch.errors import AggMatchError
@@ -40,3 +42,22 @@ def make_folder(path: Path) -> Path:
     except OSError as error:
         raise AggMatchError(f"Cannot write to {path}: {error.strerror}. Choose another --out.") from None
     return path
+
+
+def cache_folder(chosen: str | Path | None = None) -> Path:
+    """Return the folder of cached files: the chosen one, or the user's own; it need not exist yet.
+
+    chosen: the setting `runtime.cache_dir`; a leading `~` is the home folder. Without it: `XDG_CACHE_HOME/aggmatch`,
+    `~/Library/Caches/aggmatch` on macOS, and `~/.cache/aggmatch` elsewhere.
+
+    Example: `cache_folder() / "features"`.
+    """
+    try:
+        if chosen:
+            return Path(chosen).expanduser()
+        configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        if configured.is_absolute():  # the standard says to ignore other values
+            return configured / "aggmatch"
+        return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "aggmatch"
+    except RuntimeError:  # a user without a home folder, as in some containers
+        return Path(tempfile.gettempdir()) / f"aggmatch-{os.getuid()}"

@@ -22,7 +22,7 @@ from aggmatch.config import (
     no_section,
     sections,
 )
-from aggmatch.data import DataSettings, drawn_settings, is_folder
+from aggmatch.data import DataSettings, drawn_settings, is_own_images
 from aggmatch.errors import unknown
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
@@ -83,6 +83,8 @@ class RuntimeSettings(Settings):
     """CPU threads. 0: one for networks under 500,000 weights, which more would slow down, else torch's own number."""
     data_dir: str = "data"
     """Folder of the downloaded data sets."""
+    cache_dir: str | None = None
+    """Folder of cached files, such as decoded images; null for the user's cache folder."""
     checkpoint_every: Count = 5000
     """Steps between two checkpoints."""
     snapshots: tuple[Fraction, ...] = (0.1, 0.5, 1.0)
@@ -157,7 +159,7 @@ def resolve(changes: Changes) -> RunSettings:
 def recipe(data: str, method: str, named: str = RunSettings.recipe) -> list[Layer]:
     """Return the layers of default settings of a method on a data set: data set, method, both, then a named recipe."""
     return [
-        Layer(f"the recipe of {data}", FOLDER if is_folder(data) else DATA.get(data, {})),
+        Layer(f"the recipe of {data}", FOLDER if is_own_images(data) else DATA.get(data, {})),
         Layer(f"the defaults of {method}", load_method(method).defaults),
         Layer(f"the recipe of {method} on {data}", METHOD.get((data, method), {})),
         Layer(f"the recipe {named}", NAMED[named].get(method, {}) | NAMED_ON.get((named, data, method), {})),

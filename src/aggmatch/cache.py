@@ -1,0 +1,135 @@
+"""A cache on disk: named arrays under a key, the oldest removed when their total size exceeds a limit.
+
+A cache only saves time. An entry that is missing or corrupt is computed again, and a disk that cannot be written costs
+the saved time and a warning, never the result.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LIMIT = 8 * 2**30
+"""Bytes that the entries of one cache may take together."""
+ABANDONED = 24 * 3600.0
+"""Seconds after which a partly written entry belongs to a process that is gone."""
+PART = ".part"
+"""End of the name of an entry that is being written."""
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Named arrays by key, in one file per key.
+
+    folder: where the files are; it is created with the first entry. limit: bytes of all entries together; storing
+    removes the least recently used ones. Several processes may share the folder: an entry is replaced as a whole, and
+    if two write the same one, the last wins.
+
+    Example: `cache.lookup("weights 3")`, and if that is None, `cache.store("weights 3", {"features": features})`.
+    """
+
+    folder: Path
+    limit: int = LIMIT
+
+    def path(self, key: str) -> Path:
+        """Return the file of a key, which can be any text: what the arrays depend on."""
+        digest = hashlib.blake2b(key.encode(errors="surrogateescape"), digest_size=20).hexdigest()
+        return self.folder / f"{digest}.npz"
+
+    def lookup(self, key: str) -> dict[str, NDArray[Any]] | None:
+        """Return the arrays of a key by name; None if they are not there. A corrupt entry is removed."""
+        path = self.path(key)
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                found = {name: arrays[name] for name in arrays.files}  # reads all, so that every checksum is verified
+        except OSError:  # not there, or not readable
+            return None
+        except Exception:  # corrupt files raise almost any exception
+            remove(path)
+            return None
+        mark_used(path)
+        return found
+
+    def store(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write the arrays of a key. If that fails, warn; arrays larger than the limit are not written."""
+        if sum(array.nbytes for array in arrays.values()) > self.limit:
+            return
+        path = self.path(key)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor, part = tempfile.mkstemp(PART, f".{path.stem}.", self.folder)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    np.savez(file, **arrays)  # type: ignore[arg-type]
+                Path(part).replace(path)
+            finally:
+                Path(part).unlink(missing_ok=True)
+        except OSError as error:
+            warn_not_stored(self.folder, error)
+        keep_newest(self.folder, self.limit, path)
+
+
+def mark_used(entry: Path) -> None:
+    """Note that an entry was used now."""
+    with suppress(OSError):  # a disk that is read-only
+        os.utime(entry)
+
+
+def warn_not_stored(folder: Path, error: OSError) -> None:
+    """Warn that nothing can be cached."""
+    warnings.warn(
+        f"Cannot cache anything in {folder}: {error.strerror}. The next command takes as long as this one. To use "
+        f"another folder: --set runtime.cache_dir=FOLDER",
+        stacklevel=3,
+    )
+
+
+def keep_newest(folder: Path, limit: int, kept: Path) -> None:
+    """Remove the least recently used entries, files or folders, until the total size is at most `limit` bytes.
+
+    kept: the entry in use, which stays in any case. Entries of other processes that are being written stay, too.
+    """
+    try:
+        entries = sorted(((entry.stat().st_mtime, entry) for entry in folder.iterdir()), reverse=True)
+    except OSError:  # another process removes entries at the same time
+        return
+    total = size_of(kept)
+    for used, entry in entries:
+        if entry == kept:
+            continue
+        if entry.name.endswith(PART):
+            if time.time() - used > ABANDONED:
+                remove(entry)
+            continue
+        total += size_of(entry)
+        if total > limit:
+            remove(entry)
+
+
+def size_of(entry: Path) -> int:
+    """Return the bytes of a file, or of all files below a folder; 0 if it is gone."""
+    try:
+        if entry.is_dir():
+            return sum(size_of(child) for child in entry.iterdir())
+        return entry.lstat().st_size
+    except OSError:
+        return 0
+
+
+def remove(entry: Path) -> None:
+    """Remove a file or a folder, as far as possible."""
+    if entry.is_dir():
+        shutil.rmtree(entry, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            entry.unlink()
