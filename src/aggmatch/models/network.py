@@ -135,8 +135,8 @@ class Network(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the frozen backbone too, when the network moves to another device."""
         if self.frozen is not None:
-            self.frozen._apply(fn)  # type: ignore[no-untyped-call]
-        return super()._apply(fn, recurse)
+            self.frozen._apply(fn)
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
 
 def feature_width(backbone: nn.Module, channels: int, classes: int, side: int = 32) -> int:
