@@ -28,6 +28,9 @@ class Record(TypedDict):
     pseudo_precision: NotRequired[float]
     pseudo_recall: NotRequired[float]
     pseudo_coverage: NotRequired[float]
+    pseudo_auc: NotRequired[float]
+    pseudo_precision_by_weight: NotRequired[list[float]]
+    pseudo_class_share: NotRequired[list[float]]
     confidence: NotRequired[float]
     queue_fill: NotRequired[list[Natural]]
 

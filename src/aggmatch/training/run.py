@@ -28,7 +28,7 @@ from aggmatch.runs.log import Log
 from aggmatch.runs.stats import median_of_last
 from aggmatch.settings import RunSettings, parts_named
 from aggmatch.signals import signals
-from aggmatch.training.meters import Pace
+from aggmatch.training.meters import Pace, pseudo_label_metrics
 from aggmatch.training.optim import cosine_rate
 from aggmatch.training.trainer import Trainer
 
@@ -148,10 +148,7 @@ class Run:
         progress = torch.tensor((state.steps_done - 1) / settings.train.steps)
         rate = float(cosine_rate(settings.optim.lr, progress))
         status = {name: value.tolist() for name, value in state.method.status().items()}
-        means = state.meters.read()
-        if "pseudo_recall" in means and means["pseudo_coverage"] > 0:  # no precision without pseudo labels
-            means["pseudo_precision"] = means["pseudo_recall"] / means["pseudo_coverage"]
-        return {**means, "lr": rate, **status}
+        return {**pseudo_label_metrics(state.meters.read()), "lr": rate, **status}
 
     def read_accuracies(self) -> dict[str, float]:
         """Return the test accuracies of both networks in percent."""
@@ -236,6 +233,7 @@ class Run:
         median = median_of_last([record[name] for record in records if name in record])
         assert median is not None, "every run ends with an evaluation"
         last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
+        numbers = {key: value for key, value in last_log.items() if not isinstance(value, list)}
         return {
             "data": settings.data.name,
             "labels": len(self.split.labeled),
@@ -247,7 +245,7 @@ class Run:
             "accuracy": final.accuracy,
             "accuracy_median_of_last_20": median.value,
             "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)),
-            **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
+            **{key: value for key, value in numbers.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
             **provenance(state.device, state.threads),
             "finished": timestamp(),

@@ -173,7 +173,7 @@ class Trainer:
         values = {**result.parts, "loss": result.loss.detach()}
         if result.pseudo is not None:
             truth_B = None if self.truth is None else self.truth[batch.unlabeled_index]
-            scores = score_pseudo_labels(result.pseudo, truth_B)
+            scores = score_pseudo_labels(result.pseudo, truth_B, self.method.problem.classes)
             values |= {f"pseudo_{name}": value for name, value in scores.items()}
         self.meters.add(values, self.step_counter)
 
