@@ -38,9 +38,17 @@ class OptimSettings(Settings):
     optimizer: Literal["sgd", "lars"] = "sgd"
     """lars: SGD that moves every kernel in proportion to its norm, for large batches and learning rates."""
     lr: Positive = 0.03
-    """η: initial learning rate; it falls as η·cos(7πk/16K)."""
+    """η: largest learning rate. It falls as η·cos(7πk/16K), or to `final`."""
+    final: Fraction | None = None
+    """Learning rate at the last step as a share of η, reached along half a cosine; null for η·cos(7πk/16K)."""
+    warmup: Annotated[float, Range(0, 0.9)] = 0.0
+    """Share of the steps in which the learning rate grows linearly to η, before it falls over the others."""
+    warmup_from: Fraction = 0.0
+    """Learning rate at the first step of the warm-up, as a share of η."""
     momentum: Fraction = 0.9
-    """Nesterov momentum."""
+    """Momentum."""
+    nesterov: bool = True
+    """Whether the momentum is Nesterov's."""
     weight_decay: NonNegative = 5e-4
     """L2 penalty on kernels; BatchNorm and biases are exempt."""
     trust: Positive = 1e-3
@@ -127,11 +135,13 @@ class RunSettings(Settings):
         return {name: section for name, section in self.to_dict().items() if name != "runtime"}
 
 
-def resolve(changes: Changes) -> RunSettings:
+def resolve(changes: Changes, *, recipes: bool = True) -> RunSettings:
     """Return the configuration of a run: the recipe of its data set and method, then the changes; later values win.
 
     changes: dotted keys and values, or a sequence of `Layer`. Other settings get the value of the recipe, or else the
-    default of their field. Raises an `AggMatchError` for an unknown key or a wrong value.
+    default of their field. recipes: False for the configuration of an older run, which holds all settings that existed
+    then; later ones get the default of their field, which is what the run did. Raises an `AggMatchError` for an
+    unknown key or a wrong value.
 
     Example: `resolve({"data.name": "cifar10", "method.name": "fixmatch", "optim.lr": 0.01})`.
     """
@@ -150,7 +160,7 @@ def resolve(changes: Changes) -> RunSettings:
     if NAMED[named] and method_name not in NAMED[named]:
         problem = f"must be {RunSettings.recipe} for {method_name}: {named} is for {', '.join(NAMED[named])}"
         raise InvalidValue("recipe", problem, sources.get("recipe", ""))
-    values, sources = merge([*recipe(data_name, method_name, named), *layers])
+    values, sources = merge([*(recipe(data_name, method_name, named) if recipes else ()), *layers])
     return build(values, sources, method_name)
 
 

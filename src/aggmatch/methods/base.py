@@ -3,7 +3,7 @@
 To write a method, subclass `Method`, set `config_type` and `views`, and define `step`. Everything else is optional.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -239,6 +239,11 @@ class Method(nn.Module, Generic[C]):
         the report draws both. Empty for a method without a memory.
         """
         return []
+
+    @classmethod
+    def labeled_batch(cls, config: C, batch: int, counts: Sequence[int]) -> int:
+        """Return the number of labelled images of a step. batch: `train.batch`. counts: labels of each class."""
+        return batch
 
     def status(self) -> dict[str, Tensor]:
         """Return further values for the log: name → tensor, 0-d or (n,). Called on log steps only."""

@@ -170,10 +170,10 @@ class RunFolder:
         named = [name for layer in layers for name in parts_named(layer.values)]
         refuse_code(parts_named(values), [*named, *allow], self.config)
         try:
-            resolve([Layer("", values)])
+            resolve([Layer("", values)], recipes=False)
         except AggMatchError as error:
             raise AggMatchError(f"Cannot read {self.config}: {error}") from None
-        return resolve([Layer(str(self.config), values), *layers])
+        return resolve([Layer(str(self.config), values), *layers], recipes=False)
 
     def settings_here(self, changes: Changes = (), *, allow: Iterable[str] = ()) -> RunSettings:
         """Return the settings with a device of this machine, which need not be the machine that trained."""

@@ -29,7 +29,7 @@ from aggmatch.runs.stats import median_of_last
 from aggmatch.settings import RunSettings, parts_named
 from aggmatch.signals import signals
 from aggmatch.training.meters import Pace, pseudo_label_metrics
-from aggmatch.training.optim import cosine_rate
+from aggmatch.training.optim import learning_rate
 from aggmatch.training.trainer import Trainer
 
 
@@ -146,7 +146,7 @@ class Run:
         self.check_finite()
         state, settings = self.state, self.settings
         progress = torch.tensor((state.steps_done - 1) / settings.train.steps)
-        rate = float(cosine_rate(settings.optim.lr, progress))
+        rate = float(learning_rate(settings.optim, progress))
         status = {name: value.tolist() for name, value in state.method.status().items()}
         return {**pseudo_label_metrics(state.meters.read()), "lr": rate, **status}
 

@@ -20,7 +20,7 @@ from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.settings import RunSettings
 from aggmatch.training.cuda_graph import Captured
 from aggmatch.training.meters import Meters
-from aggmatch.training.optim import SGD, average_decay, cosine_rate, update_average
+from aggmatch.training.optim import SGD, average_decay, learning_rate, update_average
 
 
 def seeds(settings: RunSettings) -> Iterator[int]:
@@ -54,10 +54,12 @@ class Trainer:
 
         train = settings.train
         positions = torch.arange(len(self.labels), device=device)
+        counts = split.labels.bincount(minlength=len(data.classes)).tolist()
+        self.labeled_batch = self.method.labeled_batch(settings.method, train.batch, counts)
         self.labeled_stream: IndexStream | BalancedStream = (
-            BalancedStream(positions, split.labels, data.classes, train.batch, labeled_seed)
+            BalancedStream(positions, split.labels, data.classes, self.labeled_batch, labeled_seed)
             if self.method.balanced
-            else IndexStream(positions, train.batch, labeled_seed)
+            else IndexStream(positions, self.labeled_batch, labeled_seed)
         )
         self.unlabeled_stream = IndexStream(split.unlabeled, train.batch * train.unlabeled_ratio, unlabeled_seed)
         self.generator = torch.Generator(device).manual_seed(view_seed)
@@ -111,7 +113,8 @@ class Trainer:
     def images_per_step(self) -> int:
         """Views of images that a step makes."""
         train, views = self.settings.train, self.method.views
-        return train.batch * (len(views.labeled) + train.unlabeled_ratio * len(views.unlabeled))
+        unlabeled = train.batch * train.unlabeled_ratio * len(views.unlabeled)
+        return self.labeled_batch * len(views.labeled) + unlabeled
 
     def step(self) -> None:
         """Learn from the next images of both streams."""
@@ -135,7 +138,7 @@ class Trainer:
         with side_stream(self.device) as notes:  # reads `batch` and `result`, which exist until the join
             self.note(batch, result)
         result.loss.backward()
-        self.optimizer.step(cosine_rate(self.settings.optim.lr, batch.progress))
+        self.optimizer.step(learning_rate(self.settings.optim, batch.progress))
         update_average(
             self.average,
             self.online,
