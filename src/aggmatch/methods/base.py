@@ -159,8 +159,8 @@ class Method(nn.Module, Generic[C]):
     resuming and moves between devices then need no further code. The first line of the class docstring is the
     description in `aggmatch list methods`. C is the type of `config`.
 
-    Order of calls: `__init__` and `build_head` once; `refresh` and `step` for each step; `status` on log steps;
-    `prepare`, then `predict`, for each evaluation. Example::
+    Order of calls: `__init__`, `build_head` and `begin` once; `refresh` and `step` for each step; `status` on log
+    steps; `prepare`, then `predict`, for each evaluation. Example::
 
         class Mine(Method[Config]):
             config_type = Config
@@ -215,6 +215,13 @@ class Method(nn.Module, Generic[C]):
     def build_head(self) -> nn.Module:
         """Return a module with weights of the method's own. It becomes `head` of both networks and is trained."""
         return nn.Identity()
+
+    def begin(self, online: Network, pixels: Tensor, labeled: Tensor, labels: Tensor) -> None:
+        """Keep what `refresh` needs of the data; called once, before the first step of a run or of its resumption.
+
+        online: the network that is trained. pixels: all training images, (N, C, H, W) uint8. labeled, labels: positions
+        and given labels of the labelled ones, (n,). Do not store `online` as an attribute: it would become a part.
+        """
 
     def refresh(self, step: int) -> None:
         """Work outside the captured graph, such as clustering. Called before each step; `step` counts from 0."""

@@ -51,7 +51,7 @@ class PAWS(Method[Config]):
         "Assran et al., Semi-Supervised Learning of Visual Features by Non-Parametrically Predicting View Assignments "
         "with Support Samples, 2021"
     )
-    # The authors' settings for CIFAR-10; docs/decisions/0007-paws-and-its-official-code.md says what differs.
+    # The authors' settings for CIFAR-10; docs/decisions/0007-methods-and-their-official-code.md says what differs.
     defaults = {
         "method.support": 64,
         "train.batch": 256,

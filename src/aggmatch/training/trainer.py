@@ -63,6 +63,7 @@ class Trainer:
         )
         self.unlabeled_stream = IndexStream(split.unlabeled, train.batch * train.unlabeled_ratio, unlabeled_seed)
         self.generator = torch.Generator(device).manual_seed(view_seed)
+        self.method.begin(self.online, self.pixels, self.labeled_index, self.labels)
         self.meters = Meters(device)
         self.steps_done = 0
         self.step_counter = torch.zeros((), device=device)  # the same number on the device, for schedules
