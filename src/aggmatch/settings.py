@@ -95,6 +95,8 @@ class RuntimeSettings(Settings):
     """Steps between two checkpoints."""
     snapshots: tuple[Fraction, ...] = (0.1, 0.5, 1.0)
     """Shares of the steps after which networks and method are saved for analyses; empty saves disk space."""
+    snapshot_steps: tuple[Count, ...] = ()
+    """Further steps after which they are saved, such as those of the paper's figures (docs/analysis.md)."""
     graph: bool = True
     """Whether the whole step runs as one CUDA graph on CUDA."""
     tensorboard: bool = False

@@ -152,8 +152,8 @@ MAIN = PaperTable(
             "AggMatch": (method("aggmatch"), "92.54±0.76 93.09±0.85 94.26±0.23 55.58±1.57 95.72±0.48 95.48±0.66"),
         },
     ),
-    note="UDA has the settings of its rerun by the authors of FixMatch (threshold 0.95, temperature 1), from which most "
-    "of the paper's numbers come.",
+    note="UDA has the settings of its rerun by the authors of FixMatch (threshold 0.95, temperature 1), from which "
+    "most of the paper's numbers come.",
 )
 
 NOISE = PaperTable(

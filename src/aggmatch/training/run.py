@@ -91,7 +91,7 @@ class Run:
         if self.finished:
             return
         state, train, runtime = self.state, self.settings.train, self.settings.runtime
-        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}
+        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}.union(runtime.snapshot_steps)
         with self.folder.locked(), self.open_log() as log, self.keeping_place(log), signals() as received:
             now = {"step": state.steps_done, "started": timestamp()}
             self.folder.note_session(now | provenance(state.device, state.threads))

@@ -38,6 +38,7 @@ READING_ORDER = [
     "doubts",
     "explain",
     "attention",
+    "batch_attention",
     "embedding",
 ]
 
