@@ -66,10 +66,13 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
         "method.recorded": 1500,
     },
     ("digits", "paws"): {
+        "method.support": None,
         "train.batch": 50,
         "views.crops.solarized": 0.0,
+        "views.crops.hue": 0.0,
         "optim.final": None,
         "optim.warmup": 0.0,
+        "optim.warmup_from": 0.0,
         "optim.nesterov": True,
     },
     ("svhn", "mixmatch"): {"method.unlabeled_weight": 250.0},

@@ -77,6 +77,9 @@ class TrainSettings(Settings):
     """Steps between two lines of metrics."""
     evaluate_every: Count = 5000
     """Steps between two evaluations on the test set."""
+    exact_gradient: bool = False
+    """Whether images that only give targets, such as the weak views of FixMatch, have a backward pass, because they
+    share BatchNorm's statistics. Otherwise the other images represent them, which is faster (docs/decisions/0004)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Arithmetic of the network. auto: bfloat16 autocast on CUDA, float32 on a CPU."""
 

@@ -214,7 +214,7 @@ def test_each_jittered_image_turns_its_hue_once_at_any_of_four_places():
 
 
 def test_hue_changes_colour_images_alone():
-    changes = {"jitter": 0.0, "jittered": 1.0, "solarized": 0.0, "equalized": 0.0}
+    changes: dict[str, Any] = {"jitter": 0.0, "jittered": 1.0, "solarized": 0.0, "equalized": 0.0}
     for channels in (1, 3):
         images = noise(10, channels, 18)
         turned = recolor(images, CropSettings(hue=0.1, **changes), seeded())

@@ -231,6 +231,7 @@ def test_a_run_of_an_older_version_keeps_its_settings(tmp_path):
     settings = RunFolder(path).settings()
     assert (settings.optim.final, settings.optim.warmup, settings.optim.nesterov) == (None, 0, True)
     assert settings.views.crops.hue == 0
+    assert isinstance(settings.method, Config)
     assert PAWS.labeled_batch(settings.method, settings.train.batch, [400] * 10) == 200
 
 

@@ -42,7 +42,7 @@ class Network(nn.Module):
     generator, so that resumed runs are then not equal to the bit. classes: Y. channels: C.
 
     Mean and deviation of the training images are buffers, so that a saved network needs nothing else to predict. The
-    backbone computes in bfloat16 if `mixed` is set.
+    backbone computes in bfloat16 if `mixed` is set. If `exact` is set, it never skips a backward pass.
 
     Example: `Network(MyBackbone(3, 10), 10, 3)(images).logits` with images (B, 3, H, W) uint8.
     """
@@ -54,7 +54,7 @@ class Network(nn.Module):
 
     def __init__(self, backbone: nn.Module, classes: int, channels: int) -> None:
         super().__init__()
-        self.classes, self.channels, self.mixed = classes, channels, False
+        self.classes, self.channels, self.mixed, self.exact = classes, channels, False, False
         self.target_only = "targets" in signature(backbone.forward).parameters
         self.backbone = backbone
         self.features = feature_width(backbone, channels, classes)
@@ -84,15 +84,17 @@ class Network(nn.Module):
     def forward(self, images: Tensor, targets: int = 0) -> Output:
         """Return feature and logits of images (B, C, H, W) with values from 0 to 255, uint8 or float.
 
-        The last `targets` images are target-only: they count in BatchNorm's statistics but get no gradient.
+        The last `targets` images are target-only: they count in BatchNorm's statistics, but the loss has no gradient by
+        their outputs. If `exact` is set, the gradient of the statistics still passes through them.
         """
         x = (images.float() / 255 - self.mean) / self.deviation
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
-            options = (targets,) if self.target_only else ()
+            skipped = targets if self.target_only and not self.exact else 0
+            options = (skipped,) if self.target_only else ()
             output = self.backbone(x.contiguous(memory_format=torch.channels_last) if images.is_cuda else x, *options)
             feature, logits = check_output(self.backbone, output, self.features, self.classes)
             logits = self.classifier(feature) if logits is None else logits
-        if targets and not self.target_only:
+        if targets and not skipped:
             feature, logits = (torch.cat([part[:-targets], part[-targets:].detach()]) for part in (feature, logits))
         return Output(feature.float(), logits.float())
 

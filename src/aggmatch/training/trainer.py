@@ -87,6 +87,7 @@ class Trainer:
                 unlabeled=unlabeled,
                 class_shares=tuple((self.labels.bincount(minlength=len(data.classes)) / len(self.labels)).tolist()),
             )
+        online.exact = self.settings.train.exact_gradient
         online.normalize_by(data.train.pixels)
         online.to(self.device)
         if self.device.type == "cuda":
