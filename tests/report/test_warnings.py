@@ -56,6 +56,13 @@ def test_the_warning_says_whether_the_weight_tells_right_from_wrong(tmp_path, au
     assert ("method.threshold" in warning.advice) == (auc > 0.7)
 
 
+def test_the_warning_recommends_the_recipe_only_to_methods_that_have_it(tmp_path):
+    log = [line(20, pseudo_precision=0.1, pseudo_coverage=1.0)]
+    for method, recommended in (("fixmatch", True), ("mixmatch", False)):
+        (warning,) = warnings_of(read_runs([write_folder(tmp_path / method, log, {}, method=method)])[0])
+        assert ("Try --recipe cold-start" in warning.advice) == recommended
+
+
 def test_the_warning_names_a_class_that_has_most_of_the_weight(tmp_path):
     log = [line(20, pseudo_precision=0.2, pseudo_coverage=0.9, pseudo_class_share=[0.05, 0.05, 0.1, 0.8, *[0.0] * 6])]
     (warning,) = warnings_of(read_runs([write_folder(tmp_path / "a", log, {})])[0])

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from aggmatch.methods import load_method
+from aggmatch.recipes import NAMED
 from aggmatch.report.summary import accuracies
 from aggmatch.runs.stats import conditions, grouped, mean_and_spread, recipe_of
 from aggmatch.runs.stored import StoredRun
@@ -115,10 +116,17 @@ def sure_too_early(run: StoredRun) -> RunWarning | None:
         "Sure before it is right",
         f"At step {worst['step']:,}, pseudo labels have {100 * worst['pseudo_coverage']:.0f} % of their full weight, "
         f"but only {100 * worst['pseudo_precision']:.0f} % of it is on right ones.{judge_weight(worst)}",
-        "Learning from wrong pseudo labels confirms them, and a run may never recover. Try --recipe cold-start, or "
-        "label a few more images of each class."
+        f"Learning from wrong pseudo labels confirms them, and a run may never recover. {better_start(run)}"
         + (" A higher method.threshold helps if the method has one." * (worst.get("pseudo_auc", 0) >= TOLD_APART)),
     )
+
+
+def better_start(run: StoredRun) -> str:
+    """What to do about wrong pseudo labels at the start; the recipe for it exists for some methods only."""
+    named = "cold-start"
+    if run.settings.recipe != named and run.settings.method_name in NAMED.get(named, {}):
+        return f"Try --recipe {named}, or label a few more images of each class."
+    return "Label a few more images of each class, or compare with a method that has the recipe cold-start."
 
 
 def judge_weight(line: Mapping[str, Any]) -> str:
