@@ -75,8 +75,11 @@ def find_misfits(runs: Sequence[PlannedRun], *, download: bool = False) -> dict[
     for settings in missing:
         split = make_split(data, settings.data)
         try:
-            if load_method(settings.method_name).balanced:
-                check_balance(split.labels, data.classes, settings.train.batch)
+            method = load_method(settings.method_name)
+            if method.balanced:
+                counts = split.labels.bincount(minlength=len(data.classes)).tolist()
+                batch = method.labeled_batch(settings.method, settings.train.batch, counts)
+                check_balance(split.labels, data.classes, batch)
         except AggMatchError as error:
             misfits[settings.method_name] = str(error)
     return misfits

@@ -27,6 +27,7 @@ class Drawn(TypedDict):
 
     labeled: list[Natural]
     fold: Natural
+    labels: list[Natural]
 
 
 class DataSets:

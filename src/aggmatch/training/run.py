@@ -29,8 +29,8 @@ from aggmatch.runs.stats import median_of_last
 from aggmatch.settings import RunSettings, parts_named
 from aggmatch.signals import signals
 from aggmatch.training.inputs import FeatureInputs
-from aggmatch.training.meters import Pace
-from aggmatch.training.optim import cosine_rate
+from aggmatch.training.meters import Pace, pseudo_label_metrics
+from aggmatch.training.optim import learning_rate
 from aggmatch.training.trainer import Trainer
 
 
@@ -92,7 +92,7 @@ class Run:
         if self.finished:
             return
         state, train, runtime = self.state, self.settings.train, self.settings.runtime
-        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}
+        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}.union(runtime.snapshot_steps)
         with self.folder.locked(), self.open_log() as log, self.keeping_place(log), signals() as received:
             now = {"step": state.steps_done, "started": timestamp()}
             self.folder.note_session(now | provenance(state.device, state.threads))
@@ -147,12 +147,9 @@ class Run:
         self.check_finite()
         state, settings = self.state, self.settings
         progress = torch.tensor((state.steps_done - 1) / settings.train.steps)
-        rate = float(cosine_rate(settings.optim.lr, progress))
+        rate = float(learning_rate(settings.optim, progress))
         status = {name: value.tolist() for name, value in state.method.status().items()}
-        means = state.meters.read()
-        if "pseudo_recall" in means and means["pseudo_coverage"] > 0:  # no precision without pseudo labels
-            means["pseudo_precision"] = means["pseudo_recall"] / means["pseudo_coverage"]
-        return {**means, "lr": rate, **status}
+        return {**pseudo_label_metrics(state.meters.read()), "lr": rate, **status}
 
     def read_accuracies(self) -> dict[str, float]:
         """Return the test accuracies of both networks in percent; nothing without test images."""
@@ -247,6 +244,7 @@ class Run:
         median = median_of_last([record[name] for record in records if name in record])
         assert median or not tested, "every run with test images ends with an evaluation"
         last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
+        numbers = {key: value for key, value in last_log.items() if not isinstance(value, list)}
         probes: dict[str, float] = inputs.probes() if tested and isinstance(inputs, FeatureInputs) else {}
         return {
             "data": settings.data.name,
@@ -261,7 +259,7 @@ class Run:
             "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)) if tested else {},
             **({} if tested else {"accuracy_average": None, "accuracy_online": None}),
             **({"probes": probes} if probes else {}),
-            **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
+            **{key: value for key, value in numbers.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
             **provenance(state.device, state.threads),
             "finished": timestamp(),
