@@ -38,6 +38,19 @@ def test_sgd_equals_torchs_sgd_with_weight_decay_on_kernels_only(nesterov):
         assert a.grad is None
 
 
+def test_parameters_of_a_pretrained_backbone_move_by_a_share_of_the_rate():
+    plain, slow = network(), network()
+    settings = OptimSettings(momentum=0.0, weight_decay=0.1, backbone_rate=0.25)
+    before = [parameter.detach().clone() for parameter in plain.parameters()]
+    for model, name in ((plain, ""), (slow, "0.")):
+        backward(model, 0)
+        SGD(model, settings, name).step(torch.tensor(0.1))
+    moved, less = ([b - a for a, b in zip(before, model.parameters(), strict=True)] for model in (plain, slow))
+    torch.testing.assert_close(less[0], moved[0] / 4)  # the convolution, whose name starts with "0."
+    for usual, same in zip(moved[1:], less[1:], strict=True):
+        torch.testing.assert_close(same, usual)
+
+
 def test_sgd_continues_from_its_state():
     whole, resumed = network(), network()
     first, second = SGD(whole, OptimSettings()), SGD(resumed, OptimSettings())

@@ -36,10 +36,12 @@ class SGD:
     g ← ∇ + wd·w,   v ← m·v + g,   w ← w − η(g + m·v), or without `nesterov` w ← w − η·v
 
     With `lars`, g of a kernel is first multiplied by its trust ratio t·|w| / (|∇| + wd·|w|).
+
+    slow: start of the names of parameters whose learning rate is η times `backbone_rate`; empty for none.
     """
 
-    def __init__(self, module: nn.Module, settings: OptimSettings) -> None:
-        self.settings = settings
+    def __init__(self, module: nn.Module, settings: OptimSettings, slow: str = "") -> None:
+        self.settings, self.slow = settings, slow
         self.parameters = dict(module.named_parameters())
         self.velocity = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
 
@@ -53,8 +55,10 @@ class SGD:
         if self.settings.optimizer == "lars":
             scale_to_norms(list(kernels.values()), self.settings)
             weight_decay = 0.0  # the gradients contain it now
-        self.descend(kernels, rate, weight_decay)
-        self.descend(others, rate, 0.0)
+        for some, decay in ((kernels, weight_decay), (others, 0.0)):
+            slow = {name: parameter for name, parameter in some.items() if self.slow and name.startswith(self.slow)}
+            self.descend({name: parameter for name, parameter in some.items() if name not in slow}, rate, decay)
+            self.descend(slow, rate * self.settings.backbone_rate, decay)
         for parameter in used.values():
             parameter.grad = None  # the next backward then writes instead of adding
 

@@ -60,7 +60,8 @@ class Trainer:
 
         self.method, self.online, self.average = self.build_modules(data, len(split.unlabeled), weight_seed, frozen)
         self.threads = choose_threads(settings.runtime.threads, self.online)
-        self.optimizer = SGD(self.online, settings.optim)
+        slow = "backbone." if settings.train.backbone == "finetune" else ""
+        self.optimizer = SGD(self.online, settings.optim, slow)
         self.inputs = self.build_inputs(data, split)
 
         train = settings.train
