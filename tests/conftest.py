@@ -66,6 +66,7 @@ def toy_settings(method: str = "aggmatch", **changes: object) -> RunSettings:
         "runtime.checkpoint_every": 10,
         "optim.average": 0.9,
         "optim.average_warmup": True,
+        "recipe": "frozen" if changes.get("train__backbone") == "frozen" else "paper",
     }
     if method == "aggmatch":
         values |= {"method.slots": 16, "method.subsets": 4}

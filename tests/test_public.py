@@ -23,6 +23,7 @@ LAYERS = [
     ["kernels"],
     ["data", "models"],
     ["augment", "methods"],
+    ["features", "probes"],
     ["evaluation"],
     ["settings"],
     ["runs"],

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from aggmatch.data import Images
 from aggmatch.devices import choose_threads, computing_on
+from aggmatch.features import Features
 from aggmatch.methods import Method
 from aggmatch.models import Network, images_at_once
 
@@ -76,32 +77,50 @@ def evaluating(network: Network, threads: int) -> Iterator[torch.device]:
 def predict(method: Method[Any], network: Network, pixels: Tensor, *, threads: int = 0) -> Tensor:
     """Return class probabilities, (N, Y) on the CPU, computed in batches with running BatchNorm statistics.
 
-    pixels: uint8 images (N, C, H, W) on any device; N may be 0. threads: see `devices.choose_threads`.
+    pixels: uint8 images (N, C, H, W) on any device, or features (N, D) by the frozen backbone of the network; N may be
+    0. threads: see `devices.choose_threads`.
     """
+    side = max(pixels.shape[-1], network.side) if pixels.ndim == 4 else 32
     with evaluating(network, threads) as device:
-        parts = pixels.split(images_at_once(pixels.shape[-1]))
-        return torch.cat([method.predict(network, part.to(device)).cpu() for part in parts])
+        parts = [part.to(device) for part in pixels.split(images_at_once(side))]
+    if network.frozen is not None:  # large, so with all threads
+        with torch.no_grad():
+            parts = [network.embed(part) for part in parts]
+    with evaluating(network, threads):
+        return torch.cat([method.predict(network, part).cpu() for part in parts])
 
 
 def evaluate(
-    method: Method[Any], network: Network, images: Images, labeled: Images | None = None, *, threads: int = 0
+    method: Method[Any],
+    network: Network,
+    images: Images | Features,
+    labeled: Images | Features | None = None,
+    *,
+    threads: int = 0,
 ) -> Evaluation:
     """Predict labelled images with a network, by the rule of its method.
 
-    images: the images to predict, with their true classes. labeled: the labelled training images with their given
-    labels, with which some methods compare; None if the method is already prepared for this network.
+    images: the images to predict, with their true classes, or their features by the frozen backbone of the network.
+    labeled: the labelled training images with their given labels, with which some methods compare; None if the method
+    is already prepared for this network.
     threads: CPU threads; 0 chooses them by the size of the network.
 
     Example: `evaluate(run.state.method, run.state.average, run.data.test, run.labeled).accuracy`.
     """
     if labeled is not None:
         with evaluating(network, threads) as device:
-            method.prepare(network, labeled.pixels.to(device), labeled.labels.to(device))
-    return Evaluation(predict(method, network, images.pixels, threads=threads), images.labels)
+            method.prepare(network, labeled.inputs.to(device), labeled.labels.to(device))
+    return Evaluation(predict(method, network, images.inputs, threads=threads), images.labels)
 
 
 def accuracies(
-    method: Method[Any], average: Network, online: Network, test: Images, labeled: Images, *, threads: int = 0
+    method: Method[Any],
+    average: Network,
+    online: Network,
+    test: Images | Features,
+    labeled: Images | Features,
+    *,
+    threads: int = 0,
 ) -> Iterator[tuple[str, float]]:
     """Yield the test accuracies of both networks in percent, with the names that the log uses."""
     yield "accuracy_average", evaluate(method, average, test, labeled, threads=threads).accuracy

@@ -9,8 +9,8 @@ from typing import Any
 
 # Digits: chosen by accuracy on the unlabelled training images of folds 10 and above, never on test images. The common
 # recipe is the best of about fifty variants. Settings of AggMatch come from 250 runs that vary sixteen settings, the
-# weight decays of AggMatch and FixMatch from six and four values, the warm-up of FeatMatch and the colours of PAWS from
-# two each. 1,000 steps need more weight decay than a million; for five other methods more was worse.
+# weight decays of AggMatch and FixMatch from six and four values, the warm-up of FeatMatch, the colours of PAWS and its
+# schedule from two each. 1,000 steps need more weight decay than a million; for five other methods more was worse.
 GEOMETRIC = ["identity", "rotate", "shear_x", "shear_y", "translate_x", "translate_y"]
 
 DATA: dict[str, dict[str, Any]] = {
@@ -37,8 +37,24 @@ DATA: dict[str, dict[str, Any]] = {
     "stl10": {"data.labels": 40, "model.name": "wrn-37-2"},
 }
 
-FOLDER: dict[str, Any] = {"data.labels": None, "model.name": "wrn-28-2", "train.steps": 20_000}
-"""Recipe of a folder of images: all its labels, and a number of steps that takes minutes on a GPU."""
+FOLDER: dict[str, Any] = {"data.labels": None}
+"""Recipe of images of your own: all their labels."""
+PHOTOS: dict[str, Any] = {"model.name": "efficientnet-lite0", "train.backbone": "frozen", "data.side": 128}
+"""Recipe of images of your own if pretrained weights are installed and no network is chosen."""
+FROM_SCRATCH: dict[str, dict[str, Any]] = {
+    "cpu": {"model.name": "small-32", "train.steps": 2000, "optim.average": 0.99},
+    "cuda": {"model.name": "wrn-28-2", "train.steps": 20_000},
+}
+"""Recipe of images of your own without pretrained weights, by device: it ends in minutes."""
+FROZEN: dict[str, Any] = {
+    "train.steps": 600,
+    "train.batch": 32,
+    "train.log_every": 20,
+    "train.evaluate_every": 30,
+    "optim.average": 0.99,
+    "runtime.checkpoint_every": 200,
+}
+"""Training on features of a frozen backbone, with any method."""
 
 FIXMATCH_ON_DIGITS: dict[str, Any] = {"optim.weight_decay": 0.04, "optim.average": 0.98}
 """Methods that build on FixMatch have its values, without a search of their own."""
@@ -65,7 +81,16 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
         "method.strong_views": 2,
         "method.recorded": 1500,
     },
-    ("digits", "paws"): {"train.batch": 50, "views.crops.solarized": 0.0},
+    ("digits", "paws"): {
+        "method.support": None,
+        "train.batch": 50,
+        "views.crops.solarized": 0.0,
+        "views.crops.hue": 0.0,
+        "optim.final": None,
+        "optim.warmup": 0.0,
+        "optim.warmup_from": 0.0,
+        "optim.nesterov": True,
+    },
     ("svhn", "mixmatch"): {"method.unlabeled_weight": 250.0},
     ("cifar100", "mixmatch"): {"method.unlabeled_weight": 150.0},
     ("cifar100", "aggmatch"): {"method.slots": 256},
@@ -81,6 +106,7 @@ COLD_START: dict[str, Any] = {
 }
 """First steps that work with four labels per class, as far as they were measured: see results/cold-start/README.md."""
 
+ANY = ""
 NAMED: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {},
     "cold-start": {
@@ -97,8 +123,28 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
         },
         "fixmatch": COLD_START | {"method.alignment": "uniform", "method.targets": "soft"},
     },
+    "frozen": {
+        ANY: FROZEN,
+        "aggmatch": {
+            "method.alignment": True,
+            "method.slots": 64,
+            "method.subsets": 8,
+            "method.disjoint": "images",
+            "method.class_weight": 0.1,
+            "method.labeled_slots": "one_hot",
+            "method.labeled_views": "both",
+            "method.confidence": "product",
+        },
+        "fixmatch": {"method.alignment": "uniform", "method.targets": "soft", "method.threshold": 0.8},
+    },
 }
-"""Named recipes: name → method → settings."""
+"""Named recipes: name → method → settings; `ANY` holds settings of all methods."""
+PREFERRED = {"aggmatch": "cold-start"}
+"""The default recipe of a method on a data set with a name, where it is not `paper`. Images of your own, trained from
+scratch, have `paper`: they may have no up direction, which the rotation task of `cold-start` needs. Runs with a frozen
+backbone have `frozen`."""
+SHARES = {"method.warmup": 4, "method.alignment_steps": 3}
+"""A named recipe spends at most one in so many steps on its start, so that it also fits short runs."""
 
 SHORT: dict[str, Any] = {
     "method.rotation_weight": 0.5,

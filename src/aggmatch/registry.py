@@ -28,8 +28,8 @@ from aggmatch.errors import AggMatchError, unknown
 Part = TypeVar("Part")
 PARTS = ("method.name", "data.name", "model.name", "views.weak", "views.strong")
 """Settings that name a part, which may be code from elsewhere."""
-CODE = re.compile(r"(?P<place>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
-"""Matches a name of code outside this package."""
+CODE = re.compile(r"(?!timm:)(?P<place>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
+"""Matches a name of code outside this package. Networks of timm, `timm:NAME`, do not count as such."""
 
 
 class Origin(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,10 +24,23 @@ from aggmatch.config import (
     sections,
 )
 from aggmatch.data import DataSettings, drawn_settings, is_own_images
+from aggmatch.devices import choose_device
 from aggmatch.errors import unknown
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
-from aggmatch.recipes import DATA, FOLDER, METHOD, NAMED, NAMED_ON
+from aggmatch.models.pretrained import WEIGHTS_PACKAGE, BackboneUse
+from aggmatch.recipes import (
+    ANY,
+    DATA,
+    FOLDER,
+    FROM_SCRATCH,
+    METHOD,
+    NAMED,
+    NAMED_ON,
+    PHOTOS,
+    PREFERRED,
+    SHARES,
+)
 from aggmatch.registry import PARTS, absolute
 from aggmatch.validate import InvalidValue
 
@@ -38,13 +52,23 @@ class OptimSettings(Settings):
     optimizer: Literal["sgd", "lars"] = "sgd"
     """lars: SGD that moves every kernel in proportion to its norm, for large batches and learning rates."""
     lr: Positive = 0.03
-    """η: initial learning rate; it falls as η·cos(7πk/16K)."""
+    """η: largest learning rate. It falls as η·cos(7πk/16K), or to `final`."""
+    final: Fraction | None = None
+    """Learning rate at the last step as a share of η, reached along half a cosine; null for η·cos(7πk/16K)."""
+    warmup: Annotated[float, Range(0, 0.9)] = 0.0
+    """Share of the steps in which the learning rate grows linearly to η, before it falls over the others."""
+    warmup_from: Fraction = 0.0
+    """Learning rate at the first step of the warm-up, as a share of η."""
     momentum: Fraction = 0.9
-    """Nesterov momentum."""
+    """Momentum."""
+    nesterov: bool = True
+    """Whether the momentum is Nesterov's."""
     weight_decay: NonNegative = 5e-4
     """L2 penalty on kernels; BatchNorm and biases are exempt."""
     trust: Positive = 1e-3
     """t: with `lars`, the step of a kernel as a share of its norm, times the learning rate."""
+    backbone_rate: Positive = 0.1
+    """With train.backbone=finetune, learning rate of the pretrained layers as a share of that of the others."""
     average: Fraction = 0.999
     """λ_m: decay of the weight average, which is AggMatch's momentum network."""
     average_warmup: bool = True
@@ -61,6 +85,9 @@ class TrainSettings(Settings):
     """B: labelled images of a step."""
     unlabeled_ratio: Count = 7
     """µ: unlabelled images of a step for each labelled one."""
+    backbone: BackboneUse = "scratch"
+    """scratch: all layers are trained from random weights. finetune: from pretrained weights. frozen: a pretrained
+    backbone computes features once, and a small network learns on them."""
     seed: Natural = 0
     """Seed of weights, order of images and views, together with the fold."""
     evaluated: Literal["average", "online"] = "average"
@@ -69,6 +96,9 @@ class TrainSettings(Settings):
     """Steps between two lines of metrics."""
     evaluate_every: Count = 5000
     """Steps between two evaluations on the test set."""
+    exact_gradient: bool = False
+    """Whether images that only give targets, such as the weak views of FixMatch, have a backward pass, because they
+    share BatchNorm's statistics. Otherwise the other images represent them, which is faster (docs/decisions/0004)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Arithmetic of the network. auto: bfloat16 autocast on CUDA, float32 on a CPU."""
 
@@ -84,11 +114,13 @@ class RuntimeSettings(Settings):
     data_dir: str = "data"
     """Folder of the downloaded data sets."""
     cache_dir: str | None = None
-    """Folder of cached files, such as decoded images; null for the user's cache folder."""
+    """Folder of cached files, such as decoded images and features; null for the user's cache folder."""
     checkpoint_every: Count = 5000
     """Steps between two checkpoints."""
     snapshots: tuple[Fraction, ...] = (0.1, 0.5, 1.0)
     """Shares of the steps after which networks and method are saved for analyses; empty saves disk space."""
+    snapshot_steps: tuple[Count, ...] = ()
+    """Further steps after which they are saved, such as those of the paper's figures (docs/analysis.md)."""
     graph: bool = True
     """Whether the whole step runs as one CUDA graph on CUDA."""
     tensorboard: bool = False
@@ -103,7 +135,8 @@ class RunSettings(Settings):
     """
 
     recipe: str = "paper"
-    """Named recipe that the defaults come from: `paper`, or `cold-start` for a few labels per class."""
+    """Named recipe that the defaults come from: `paper`, `cold-start` for a few labels per class, or `frozen` for
+    training on features of a frozen backbone."""
     method_name: str
     """The setting `method.name`."""
     method: Settings
@@ -114,6 +147,13 @@ class RunSettings(Settings):
     optim: OptimSettings = field(default_factory=OptimSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.train.backbone == "frozen" and getattr(self.method, "rotation_weight", 0.0) > 0:
+            raise InvalidValue(
+                "method.rotation_weight", "must be 0 with train.backbone=frozen, which rotates no images"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain values, as `config.json` holds them; the name of the method is in its section."""
@@ -129,11 +169,13 @@ class RunSettings(Settings):
         return {name: section for name, section in self.to_dict().items() if name != "runtime"}
 
 
-def resolve(changes: Changes) -> RunSettings:
+def resolve(changes: Changes, *, recipes: bool = True) -> RunSettings:
     """Return the configuration of a run: the recipe of its data set and method, then the changes; later values win.
 
     changes: dotted keys and values, or a sequence of `Layer`. Other settings get the value of the recipe, or else the
-    default of their field. Raises an `AggMatchError` for an unknown key or a wrong value.
+    default of their field. recipes: False for the configuration of an older run, which holds all settings that existed
+    then; later ones get the default of their field, which is what the run did. Raises an `AggMatchError` for an
+    unknown key or a wrong value.
 
     Example: `resolve({"data.name": "cifar10", "method.name": "fixmatch", "optim.lr": 0.01})`.
     """
@@ -143,27 +185,66 @@ def resolve(changes: Changes) -> RunSettings:
     chosen, sources = merge(layers)
     data_name = chosen.get("data", {}).get("name", "digits")
     method_name = chosen.get("method", {}).get("name", "aggmatch")
-    named = chosen.get("recipe", RunSettings.recipe)
-    for key, value in (("data.name", data_name), ("method.name", method_name), ("recipe", named)):
-        if not isinstance(value, str):
-            raise InvalidValue(key, f"must be a string, got {value!r}", sources.get(key, ""))
+    for key, value in (("data.name", data_name), ("method.name", method_name)):
+        require_text(key, value, sources)
+    of_data = recipe_of_data(data_name, chosen) if recipes else {}
+    use = chosen.get("train", {}).get("backbone", of_data.get("train.backbone"))
+    usual = RunSettings.recipe if is_own_images(data_name) else PREFERRED.get(method_name, RunSettings.recipe)
+    named = chosen.get("recipe", "frozen" if use == "frozen" else usual)
+    require_text("recipe", named, sources)
     if named not in NAMED:
         raise unknown("recipe", named, NAMED, see="aggmatch list recipes")
-    if NAMED[named] and method_name not in NAMED[named]:
+    if NAMED[named] and not {method_name, ANY} & NAMED[named].keys():
         problem = f"must be {RunSettings.recipe} for {method_name}: {named} is for {', '.join(NAMED[named])}"
         raise InvalidValue("recipe", problem, sources.get("recipe", ""))
-    values, sources = merge([*recipe(data_name, method_name, named), *layers])
+    below = [Layer(f"the recipe of {data_name}", of_data), *method_recipe(data_name, method_name, named)]
+    values, _ = merge([*below, *layers])
+    steps = values.get("train", {}).get("steps", TrainSettings.steps)
+    below += [fitted(below[-1], steps), Layer("", {"recipe": named})]
+    values, sources = merge([*(below if recipes else ()), *layers])
     return build(values, sources, method_name)
 
 
-def recipe(data: str, method: str, named: str = RunSettings.recipe) -> list[Layer]:
-    """Return the layers of default settings of a method on a data set: data set, method, both, then a named recipe."""
+def require_text(key: str, value: object, sources: Mapping[str, str]) -> None:
+    """Raise `InvalidValue` if the value of a setting is not a string."""
+    if not isinstance(value, str):
+        raise InvalidValue(key, f"must be a string, got {value!r}", sources.get(key, ""))
+
+
+def method_recipe(data: str, method: str, named: str) -> list[Layer]:
+    """Return the layers of default settings of a method: on all data sets, on this one, and in a named recipe."""
+    on_data = {} if named == "frozen" else METHOD.get((data, method), {})
     return [
-        Layer(f"the recipe of {data}", FOLDER if is_own_images(data) else DATA.get(data, {})),
         Layer(f"the defaults of {method}", load_method(method).defaults),
-        Layer(f"the recipe of {method} on {data}", METHOD.get((data, method), {})),
-        Layer(f"the recipe {named}", NAMED[named].get(method, {}) | NAMED_ON.get((named, data, method), {})),
+        Layer(f"the recipe of {method} on {data}", on_data),
+        Layer(
+            f"the recipe {named}",
+            NAMED[named].get(ANY, {}) | NAMED[named].get(method, {}) | NAMED_ON.get((named, data, method), {}),
+        ),
     ]
+
+
+def fitted(named: Layer, steps: object) -> Layer:
+    """Return a layer with shorter first steps, if those of a named recipe would take too much of a run."""
+    if not isinstance(steps, int):  # an error that the validator reports
+        return Layer(named.source, {})
+    most = {key: steps // share for key, share in SHARES.items() if named.values.get(key)}
+    return Layer(named.source, {key: limit for key, limit in most.items() if named.values[key] > limit})
+
+
+def recipe_of_data(data: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe of a data set.
+
+    That of images of your own depends on what is installed: pretrained and frozen if there are weights, else from
+    scratch. A network or use of the backbone that the user has chosen stays.
+    """
+    if not is_own_images(data):
+        return DATA.get(data, {})
+    model, train, runtime = (chosen.get(section, {}) for section in ("model", "train", "runtime"))
+    if "name" not in model and train.get("backbone", "frozen") != "scratch" and find_spec(WEIGHTS_PACKAGE):
+        return FOLDER | PHOTOS
+    device = choose_device(str(runtime.get("device", RuntimeSettings.device))).type
+    return FOLDER | FROM_SCRATCH[device]
 
 
 def with_absolute_paths(layer: Layer) -> Layer:

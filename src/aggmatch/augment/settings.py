@@ -1,9 +1,9 @@
 """Section `views` of the configuration."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from aggmatch.config import Fraction, Natural, Settings
+from aggmatch.config import Count, Fraction, Natural, Range, Settings
 from aggmatch.validate import InvalidValue
 
 Interpolation = Literal["nearest", "bilinear"]
@@ -38,6 +38,8 @@ class CropSettings(Settings):
     """Side of a small crop as a share of the image's side; rounded to whole pixels, at least 4."""
     jitter: Fraction = 0.4
     """Brightness, contrast and saturation change by factors from 1 − jitter to 1 + jitter, in random order."""
+    hue: Annotated[float, Range(0, 0.5)] = 0.0
+    """The hue of colour images turns by up to this share of the colour circle, in random order with the others."""
     jittered: Fraction = 0.8
     """Share of the crops with colour jitter."""
     solarized: Fraction = 0.2
@@ -75,6 +77,10 @@ class ViewSettings(Settings):
     """Side of the grey square as a share of the image's side; if continuous, the largest side. 0 switches it off."""
     interpolation: Interpolation = "nearest"
     """How rotation, shear and translation sample pixels; bilinear suits very small images."""
+    cached: Count = 4
+    """With a frozen backbone, views of each kind and image whose features are computed and cached."""
+    feature_dropout: Annotated[float, Range(0, 0.95)] = 0.5
+    """With a frozen backbone, share of the features that a strong view loses at random, anew in each step."""
     crops: CropSettings = field(default_factory=CropSettings)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ Labels = Annotated[
     int | None, typer.Option(help="Labelled images in total, equal per class.", show_default="the recipe's")
 ]
 Steps = Annotated[int | None, typer.Option(help="Training steps.", show_default="the recipe's")]
-Recipe = Annotated[str | None, typer.Option(help="See `aggmatch list recipes`.", show_default="paper")]
+Recipe = Annotated[str | None, typer.Option(help="See `aggmatch list recipes`.", show_default="the method's")]
 Config = Annotated[Path | None, typer.Option(help="Settings from a TOML file or a run's config.json.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of the downloaded data sets.", show_default="data")]
 Download = Annotated[bool, typer.Option("--download", help="Fetch the data set's files if they are missing.")]

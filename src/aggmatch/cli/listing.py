@@ -12,7 +12,7 @@ from aggmatch.errors import unknown
 from aggmatch.methods import METHODS, load_method
 from aggmatch.models import MODELS
 from aggmatch.models.registry import FAMILIES
-from aggmatch.recipes import DATA, FOLDER, METHOD, NAMED, NAMED_ON
+from aggmatch.recipes import DATA, FOLDER, FROM_SCRATCH, METHOD, NAMED, NAMED_ON, PHOTOS
 from aggmatch.registry import Registry, is_code
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.tables import Table
@@ -73,7 +73,10 @@ def figures() -> Table:
 
 def recipes() -> Table:
     """Defaults of data sets, of methods on them, and named recipes with the paper's value of each setting."""
-    tables = {(name, ""): values for name, values in (DATA | {"a folder of images": FOLDER}).items()} | METHOD
+    own = "own images"
+    folders = {f"{own}, pretrained": FOLDER | PHOTOS}
+    folders |= {f"{own}, from scratch, {device}": FOLDER | values for device, values in FROM_SCRATCH.items()}
+    tables = {(name, ""): values for name, values in (DATA | folders).items()} | METHOD
     rows = [
         ["paper", data, method or "all", key, value, None]
         for (data, method), values in tables.items()
@@ -81,8 +84,8 @@ def recipes() -> Table:
     ]
     for named, methods in NAMED.items():
         for method, values in methods.items():
-            usual = flatten(resolve({"data.name": "cifar10", "method.name": method}).to_dict())
-            rows += [[named, "all", method, key, value, usual[key]] for key, value in values.items()]
+            usual = flatten(resolve({"data.name": "cifar10", "method.name": method or "aggmatch"}).to_dict())
+            rows += [[named, "all", method or "all", key, value, usual[key]] for key, value in values.items()]
     for (named, data, method), values in NAMED_ON.items():
         usual = flatten(resolve({"data.name": data, "method.name": method}).to_dict())
         rows += [[named, data, method, key, value, usual[key]] for key, value in values.items()]

@@ -45,6 +45,11 @@ class Images:
     def __len__(self) -> int:
         return len(self.pixels)
 
+    @property
+    def inputs(self) -> Tensor:
+        """What a network takes: the pixels."""
+        return self.pixels
+
     def to(self, device: torch.device | str) -> Self:
         """Return the same images on `device`."""
         return type(self)(self.pixels.to(device), self.labels.to(device), self.names)

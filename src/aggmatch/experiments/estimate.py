@@ -97,7 +97,8 @@ def work(settings: RunSettings) -> float:
     channels, classes = source.shape[0], len(source.classes)
     with torch.device("meta"):  # no memory, no computation
         method, network = build_modules(
-            settings.model.name,
+            settings.model,
+            settings.train.backbone,
             settings.method_name,
             settings.method,
             channels=channels,

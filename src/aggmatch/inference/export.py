@@ -27,6 +27,7 @@ class Classifier(nn.Module):
     def __init__(self, model: TrainedModel) -> None:
         super().__init__()
         self.method, self.network = model.method, model.network
+        self.frozen = model.network.frozen  # makes it a part of this module, which the export needs
 
     def forward(self, images: Tensor) -> Tensor:
         """uint8 images (N, C, side, side) → class probabilities (N, Y)."""

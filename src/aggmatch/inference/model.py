@@ -19,6 +19,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate, predict
 from aggmatch.methods import Method, build_modules
 from aggmatch.models import Network, images_at_once
+from aggmatch.models.pretrained import freeze
 from aggmatch.runs.checkpoint import Checkpoint, unpack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
@@ -59,7 +60,7 @@ class TrainedModel:
             raise AggMatchError(f"{folder.model} is corrupt: a value is not finite. {restore_hint(folder)}")
         device = choose_device(settings.runtime.device)
         with naming_errors_of(folder.model):
-            method, (network,) = rebuild(saved, settings, device, "network")
+            method, (network,) = rebuild(saved, folder, settings, device, "network")
             for name in method.predictor:
                 method.get_buffer(name).copy_(saved.tensors[f"method.{name}"])
         return cls(network, method, tuple(saved.facts["classes"]), int(saved.facts["size"]), settings)
@@ -118,10 +119,11 @@ class Snapshot:
     @classmethod
     def load(cls, path: Path, settings: RunSettings) -> "Snapshot":
         """Read one file in the folder `snapshots` of a run with these settings."""
+        folder = RunFolder(path.parent.parent)
         saved = read_saved(path)
         device = choose_device(settings.runtime.device)
         with naming_errors_of(path):
-            method, (online, average) = rebuild(saved, settings, device, "online", "average")
+            method, (online, average) = rebuild(saved, folder, settings, device, "online", "average")
             method.load_state_dict(saved.section("method"))
             return cls(int(saved.facts["step"]), online, average, method)
 
@@ -138,15 +140,22 @@ def read_saved(path: Path) -> Checkpoint:
 
 
 def rebuild(
-    saved: Checkpoint, settings: RunSettings, device: torch.device, *sections: str
+    saved: Checkpoint, folder: RunFolder, settings: RunSettings, device: torch.device, *sections: str
 ) -> tuple[Method[Any], list[Network]]:
     """Return the method with new buffers, and the saved networks under the named sections, ready to predict."""
     facts = saved.facts
     with torch.random.fork_rng(devices=[]):  # the initial weights are replaced
         counts = {name: facts[name] for name in ("channels", "labels", "images")}
         method, network = build_modules(
-            settings.model.name, settings.method_name, settings.method, classes=len(facts["classes"]), **counts
+            settings.model,
+            settings.train.backbone,
+            settings.method_name,
+            settings.method,
+            classes=len(facts["classes"]),
+            **counts,
         )
+    if network.frozen is not None:
+        freeze(network.frozen, read_saved(folder.backbone).tensors)
     network.mixed = facts.get("mixed", False) and device.type == "cuda"  # bfloat16 is slow on a CPU
     networks = []
     for section in sections:

@@ -6,7 +6,8 @@ from typing import Any
 
 from aggmatch.config import Settings
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
-from aggmatch.models import Network, build_network
+from aggmatch.models import ModelSettings, Network, build_network
+from aggmatch.models.pretrained import BackboneUse
 from aggmatch.registry import Registry
 
 __all__ = [
@@ -43,7 +44,8 @@ METHODS: Registry[type[Method[Any]]] = Registry(
 
 
 def build_modules(
-    model: str,
+    model: ModelSettings,
+    use: BackboneUse,
     method: str,
     config: Settings,
     *,
@@ -56,12 +58,12 @@ def build_modules(
 ) -> tuple[Method[Any], Network]:
     """Return a method and its network with new random weights, drawn from torch's global generator.
 
-    This is the only place that builds them. model, method: names, as in `model.name` and `method.name`. config: section
-    `method` of the settings. channels: C of the images. classes: Y. labels: number of labelled images. images: number
-    of training images, the labelled ones included. mixed: whether the network computes in bfloat16. known: further
-    fields of `Problem`.
+    This is the only place that builds them. model: section `model` of the settings. use: of the backbone, as in
+    `train.backbone`. method: name, as in `method.name`. config: section `method` of the settings. channels: C of the
+    images. classes: Y. labels: number of labelled images. images: number of training images, the labelled ones
+    included. mixed: whether the network computes in bfloat16. known: further fields of `Problem`.
     """
-    network = build_network(model, channels=channels, classes=classes)
+    network = build_network(model.name, channels=channels, classes=classes, use=use, side=model.side)
     network.mixed = mixed
     problem = Problem(classes=classes, features=network.features, labels=labels, images=images, mixed=mixed, **known)
     built = load_method(method)(config, problem)

@@ -1,11 +1,12 @@
 """The network of every method: images in, feature and logits out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aggmatch.errors import AggMatchError
@@ -41,8 +42,14 @@ class Network(nn.Module):
     parameter `targets` skips the backward pass of target-only images itself. Dropout in a backbone uses torch's global
     generator, so that resumed runs are then not equal to the bit. classes: Y. channels: C.
 
-    Mean and deviation of the training images are buffers, so that a saved network needs nothing else to predict. The
-    backbone computes in bfloat16 if `mixed` is set.
+    frozen: a pretrained module from images to features, in front of the backbone, which then takes its features. It is
+    not part of the network's weights: it is not trained, averaged or saved with them. The network takes images, or
+    their features by `frozen`, which can be computed once.
+    side: images with a smaller side are enlarged to it; 0 for none.
+
+    Mean and deviation of the training images, or those that a pretrained backbone wants, are buffers, so that a saved
+    network needs nothing else to predict. The backbone computes in bfloat16 if `mixed` is set. If `exact` is set, it
+    never skips a backward pass.
 
     Example: `Network(MyBackbone(3, 10), 10, 3)(images).logits` with images (B, 3, H, W) uint8.
     """
@@ -52,9 +59,14 @@ class Network(nn.Module):
     head: nn.Module
     """A module of the method, such as a projection. It is trained, averaged and saved here; the method calls it."""
 
-    def __init__(self, backbone: nn.Module, classes: int, channels: int) -> None:
+    frozen: nn.Module | None
+
+    def __init__(
+        self, backbone: nn.Module, classes: int, channels: int, *, frozen: nn.Module | None = None, side: int = 0
+    ) -> None:
         super().__init__()
-        self.classes, self.channels, self.mixed = classes, channels, False
+        self.classes, self.channels, self.side, self.mixed, self.exact = classes, channels, side, False, False
+        object.__setattr__(self, "frozen", frozen)  # not registered as a part
         self.target_only = "targets" in signature(backbone.forward).parameters
         self.backbone = backbone
         self.features = feature_width(backbone, channels, classes)
@@ -67,7 +79,12 @@ class Network(nn.Module):
 
     @torch.no_grad()
     def normalize_by(self, pixels: Tensor) -> None:
-        """Set mean and deviation to those of uint8 training images (N, C, H, W)."""
+        """Set mean and deviation to those that a pretrained backbone wants, or of uint8 images (N, C, H, W)."""
+        wanting = self.frozen or self.backbone
+        if (mean := getattr(wanting, "pixel_mean", None)) is not None:
+            self.mean.copy_(torch.as_tensor(mean).view(-1, 1, 1))
+            self.deviation.copy_(torch.as_tensor(wanting.pixel_deviation).view(-1, 1, 1))
+            return
         # In chunks: a float copy of a large training set would be many times its size.
         sum_C = torch.zeros(self.channels, dtype=torch.float64)
         square_C = torch.zeros_like(sum_C)
@@ -84,17 +101,45 @@ class Network(nn.Module):
     def forward(self, images: Tensor, targets: int = 0) -> Output:
         """Return feature and logits of images (B, C, H, W) with values from 0 to 255, uint8 or float.
 
-        The last `targets` images are target-only: they count in BatchNorm's statistics but get no gradient.
+        With a frozen backbone, `images` may also be its features of them, (B, D). The last `targets` images are
+        target-only: they count in BatchNorm's statistics, but the loss has no gradient by their outputs. If `exact` is
+        set, the gradient of the statistics still passes through them.
         """
-        x = (images.float() / 255 - self.mean) / self.deviation
+        x = self.embed(images) if self.frozen else self.normalized(images)
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
-            options = (targets,) if self.target_only else ()
-            output = self.backbone(x.contiguous(memory_format=torch.channels_last) if images.is_cuda else x, *options)
+            skipped = targets if self.target_only and not self.exact else 0
+            options = (skipped,) if self.target_only else ()
+            channels_last = images.is_cuda and x.ndim == 4
+            output = self.backbone(x.contiguous(memory_format=torch.channels_last) if channels_last else x, *options)
             feature, logits = check_output(self.backbone, output, self.features, self.classes)
             logits = self.classifier(feature) if logits is None else logits
-        if targets and not self.target_only:
+        if targets and not skipped:
             feature, logits = (torch.cat([part[:-targets], part[-targets:].detach()]) for part in (feature, logits))
         return Output(feature.float(), logits.float())
+
+    def normalized(self, images: Tensor) -> Tensor:
+        """Return images as float, enlarged to `side` if they are smaller, and normalised."""
+        if images.shape[-1] < self.side:
+            enlarged = F.interpolate(images.float(), (self.side, self.side), mode="bicubic", align_corners=False)
+            images = enlarged.clamp(0, 255)
+        return (images.float() / 255 - self.mean) / self.deviation
+
+    @torch.no_grad()
+    def embed(self, images: Tensor) -> Tensor:
+        """Return the features by the frozen backbone, (B, D); features stay as they are."""
+        assert self.frozen is not None, "the network has no frozen backbone"
+        if images.ndim == 2:
+            return images
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
+            output = self.frozen(self.normalized(images).contiguous(memory_format=torch.channels_last))
+            feature, _ = check_output(self.frozen, output, 0, self.classes)
+        return feature.float()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the frozen backbone too, when the network moves to another device."""
+        if self.frozen is not None:
+            self.frozen._apply(fn)
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
 
 def feature_width(backbone: nn.Module, channels: int, classes: int, side: int = 32) -> int:

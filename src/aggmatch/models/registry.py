@@ -1,12 +1,15 @@
 """From the name of a network to the network."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from aggmatch.config import Settings
+from aggmatch.config import Range, Settings
 from aggmatch.errors import AggMatchError
-from aggmatch.models.network import Network
+from aggmatch.models.network import Network, feature_width
+from aggmatch.models.pretrained import BackboneUse, Standardize
 from aggmatch.registry import Registry, is_code
 from aggmatch.validate import InvalidValue
 
@@ -19,11 +22,18 @@ FAMILIES = {
 MODELS: Registry[type[nn.Module]] = Registry(
     "network",
     "models",
-    builtin=lambda: {"small": "aggmatch.models.small:SmallNet", "wrn": "aggmatch.models.wide_resnet:WideResNet"},
+    builtin=lambda: {
+        "small": "aggmatch.models.small:SmallNet",
+        "wrn": "aggmatch.models.wide_resnet:WideResNet",
+        "efficientnet-lite0": "aggmatch.models.efficientnet:EfficientNetLite0",
+    },
     accepts=callable,
     wanted="a class or function that takes (channels, classes) and returns a torch.nn.Module",
 )
 """All backbones that have a name."""
+
+TIMM = "timm:"
+"""Names that start with this are networks of timm, if it is installed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,29 +41,75 @@ class ModelSettings(Settings):
     """Section `model`."""
 
     name: str = "wrn-28-2"
-    """Network: `wrn-DEPTH-WIDTH` (wide residual network), `small-WIDTH` (six convolutions, for tiny images), one of an
-    installed package, or your own as `path/to/file.py:Name`."""
+    """Network: `wrn-DEPTH-WIDTH` (wide residual network), `small-WIDTH` (six convolutions, for tiny images),
+    `efficientnet-lite0` (pretrained, for photos), `timm:NAME`, one of an installed package, or your own as
+    `path/to/file.py:Name`."""
+    weights: str | None = None
+    """File with pretrained weights of the network, for train.backbone=finetune or frozen; null for those that are
+    installed with it."""
+    side: Annotated[int, Range(0, 1024)] | None = None
+    """Smaller images are enlarged to this side in pixels. null: to the side that a pretrained network needs. 0: never.
+    """
 
 
-def build_network(name: str, *, channels: int, classes: int) -> Network:
+def build_network(
+    name: str, *, channels: int, classes: int, use: BackboneUse = "scratch", side: int | None = None
+) -> Network:
     """Return a network with new random weights, drawn from torch's global generator.
 
-    name: see `ModelSettings.name`. channels: of the images, 1 or 3. classes: Y, number of logits.
+    name: see `ModelSettings.name`. channels: of the images, 1 or 3. classes: Y, number of logits. use: how the backbone
+    is used; a frozen one is put in front of the network. side: see `ModelSettings.side`. Pretrained weights are loaded
+    by `load_pretrained`.
 
     Example: `build_network("wrn-28-2", channels=3, classes=10).features` is 128.
     """
+    backbone = build_backbone(name, channels, classes)
+    if side is None:
+        side = 0 if use == "scratch" else int(getattr(backbone, "side", 0))
+    if use != "frozen":
+        return Network(backbone, classes, channels, side=side)
+    features = feature_width(backbone, channels, classes, max(side, 32))
+    return Network(Standardize(features), classes, channels, frozen=backbone, side=side)
+
+
+def build_backbone(name: str, channels: int, classes: int) -> nn.Module:
+    """Return a backbone with random weights, or with pretrained ones if it loads them itself."""
     family, *numbers = name.split("-")
     if family in FAMILIES and not is_code(name) and name not in MODELS.announced():
         try:
-            backbone = MODELS.load(family).from_numbers(channels, *map(int, numbers))  # type: ignore[attr-defined]
+            return MODELS.load(family).from_numbers(channels, *map(int, numbers))  # type: ignore[attr-defined]
         except (ValueError, TypeError):
             raise InvalidValue("model.name", f"must be {FAMILIES[family]}, got '{name}'") from None
-        return Network(backbone, classes, channels)
-    build = MODELS.load(name)
+    build = timm_builder(name.removeprefix(TIMM)) if name.startswith(TIMM) else MODELS.load(name)
     try:
         backbone = build(channels, classes)
     except (Exception, SystemExit) as error:  # whatever the class raises
         raise AggMatchError(f"Cannot build network '{name}': {error}. It must be {MODELS.wanted}.") from error
     if not isinstance(backbone, nn.Module):
         raise AggMatchError(f"Cannot use network '{name}': it returned {backbone!r:.80}. It must be {MODELS.wanted}.")
-    return Network(backbone, classes, channels)
+    return backbone
+
+
+def timm_builder(name: str) -> Callable[[int, int], nn.Module]:
+    """Return a function (channels, classes) → backbone of timm, without weights."""
+    try:
+        import timm  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except (Exception, SystemExit) as error:  # a torchvision that does not fit torch raises RuntimeError
+        raise AggMatchError(f"Cannot import timm for model.name={TIMM}{name}: {error}") from error
+
+    def build(channels: int, classes: int) -> nn.Module:
+        backbone: nn.Module = timm.create_model(name, num_classes=0, in_chans=channels)
+        config: Mapping[str, Any] = backbone.pretrained_cfg  # type: ignore[assignment]
+        facts = {"pixel_mean": config["mean"], "pixel_deviation": config["std"]}
+        facts |= {"side": config["input_size"][-1], "features": backbone.num_features}
+
+        def installed_weights() -> Mapping[str, Tensor]:
+            """The weights in timm's cache, which it downloads if they are missing."""
+            state: Mapping[str, Tensor] = timm.create_model(name, True, num_classes=0, in_chans=channels).state_dict()
+            return state
+
+        for name_, value in {**facts, "installed_weights": installed_weights}.items():
+            setattr(backbone, name_, value)
+        return backbone
+
+    return build

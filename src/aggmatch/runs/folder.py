@@ -28,6 +28,9 @@ class Record(TypedDict):
     pseudo_precision: NotRequired[float]
     pseudo_recall: NotRequired[float]
     pseudo_coverage: NotRequired[float]
+    pseudo_auc: NotRequired[float]
+    pseudo_precision_by_weight: NotRequired[list[float]]
+    pseudo_class_share: NotRequired[list[float]]
     confidence: NotRequired[float]
     queue_fill: NotRequired[list[Natural]]
 
@@ -56,6 +59,7 @@ class Summary(TypedDict):
     accuracy_average: Percent | None
     accuracy_online: Percent | None
     class_accuracy: dict[str, Percent]
+    probes: NotRequired[dict[str, Percent]]
     pseudo_precision: NotRequired[float]
     pseudo_coverage: NotRequired[float]
     seconds: NonNegative
@@ -79,6 +83,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.snapshots = path / "snapshots"
         self.model = path / "model.safetensors"
+        self.backbone = path / "backbone.safetensors"
         self.summary = path / "summary.json"
         self.tensorboard = path / "tensorboard"
 
@@ -168,10 +173,10 @@ class RunFolder:
         named = [name for layer in layers for name in parts_named(layer.values)]
         refuse_code(parts_named(values), [*named, *allow], self.config)
         try:
-            resolve([Layer("", values)])
+            resolve([Layer("", values)], recipes=False)
         except AggMatchError as error:
             raise AggMatchError(f"Cannot read {self.config}: {error}") from None
-        return resolve([Layer(str(self.config), values), *layers])
+        return resolve([Layer(str(self.config), values), *layers], recipes=False)
 
     def settings_here(self, changes: Changes = (), *, allow: Iterable[str] = ()) -> RunSettings:
         """Return the settings with a device of this machine, which need not be the machine that trained."""

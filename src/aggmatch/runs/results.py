@@ -84,7 +84,7 @@ def decode(text: str, where: str, allow: Iterable[str] = ()) -> Line:
     configuration = content["configuration"]
     try:
         refuse_code(parts_named(configuration), allow, "The configuration")
-        settings = resolve([Layer("a stored result", configuration)])
+        settings = resolve([Layer("a stored result", configuration)], recipes=False)
     except AggMatchError as error:
         return Line(text, json.dumps(configuration, sort_keys=True), None, str(error))
     run = StoredRun(

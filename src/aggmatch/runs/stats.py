@@ -113,10 +113,11 @@ def mean_and_spread(values: Sequence[float]) -> str:
 # Settings ---------------------------------------------------------------------------------------------------------
 
 
-def recipe_of(settings: RunSettings) -> RunSettings:
-    """The settings of the same method on the same data set with nothing else changed."""
+def recipe_of(settings: RunSettings, *, steps: int | None = None) -> RunSettings:
+    """The settings of the same method on the same data set with nothing else changed, but perhaps the steps."""
     named = {"data.name": settings.data.name, "method.name": settings.method_name, "recipe": settings.recipe}
-    return resolve(named)
+    named |= {"train.backbone": settings.train.backbone}
+    return resolve(named if steps is None else {**named, "train.steps": steps})
 
 
 def without_cadence(settings: RunSettings) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class Drawn(TypedDict):
 
     labeled: list[Natural]
     fold: Natural
+    labels: list[Natural]
 
 
 class DataSets:
@@ -124,6 +125,18 @@ class StoredRun:
         """Accuracy of each class in percent; empty for an unfinished run."""
         accuracies: Mapping[str, float] = self.summary.get("class_accuracy", {}) if self.summary else {}
         return accuracies
+
+    @property
+    def probes(self) -> Mapping[str, float]:
+        """Accuracy in percent of classic learners on the same frozen features and labels; empty without them."""
+        accuracies: Mapping[str, float] = self.summary.get("probes", {}) if self.summary else {}
+        return accuracies
+
+    @property
+    def better_probe(self) -> str | None:
+        """The best classic learner on the same features, if it is at least as good as the run."""
+        best = max(self.probes, key=self.probes.__getitem__, default=None)
+        return best if best and self.accuracy is not None and self.probes[best] >= self.accuracy else None
 
     def pseudo_labels(self, name: str) -> float | None:
         """A pseudo-label value at the last log step in percent, such as "precision"; None if there is none."""

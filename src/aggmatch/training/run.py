@@ -22,14 +22,15 @@ from aggmatch.evaluation import accuracies, evaluate
 from aggmatch.files import write_atomically
 from aggmatch.registry import absolute
 from aggmatch.runs import checkpoint as checkpoints
-from aggmatch.runs.checkpoint import Checkpoint, pack
+from aggmatch.runs.checkpoint import Checkpoint, pack, unpack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.log import Log
 from aggmatch.runs.stats import median_of_last
 from aggmatch.settings import RunSettings, parts_named
 from aggmatch.signals import signals
-from aggmatch.training.meters import Pace
-from aggmatch.training.optim import cosine_rate
+from aggmatch.training.inputs import FeatureInputs
+from aggmatch.training.meters import Pace, pseudo_label_metrics
+from aggmatch.training.optim import learning_rate
 from aggmatch.training.trainer import Trainer
 
 
@@ -91,7 +92,7 @@ class Run:
         if self.finished:
             return
         state, train, runtime = self.state, self.settings.train, self.settings.runtime
-        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}
+        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}.union(runtime.snapshot_steps)
         with self.folder.locked(), self.open_log() as log, self.keeping_place(log), signals() as received:
             now = {"step": state.steps_done, "started": timestamp()}
             self.folder.note_session(now | provenance(state.device, state.threads))
@@ -146,19 +147,17 @@ class Run:
         self.check_finite()
         state, settings = self.state, self.settings
         progress = torch.tensor((state.steps_done - 1) / settings.train.steps)
-        rate = float(cosine_rate(settings.optim.lr, progress))
+        rate = float(learning_rate(settings.optim, progress))
         status = {name: value.tolist() for name, value in state.method.status().items()}
-        means = state.meters.read()
-        if "pseudo_recall" in means and means["pseudo_coverage"] > 0:  # no precision without pseudo labels
-            means["pseudo_precision"] = means["pseudo_recall"] / means["pseudo_coverage"]
-        return {**means, "lr": rate, **status}
+        return {**pseudo_label_metrics(state.meters.read()), "lr": rate, **status}
 
     def read_accuracies(self) -> dict[str, float]:
         """Return the test accuracies of both networks in percent; nothing without test images."""
-        state, test = self.state, self.data.test
-        if not len(test):
+        state, inputs = self.state, self.state.inputs
+        if not len(inputs.test):
             return {}
-        return dict(accuracies(state.method, state.average, state.online, test, self.labeled, threads=state.threads))
+        networks = state.average, state.online
+        return dict(accuracies(state.method, *networks, inputs.test, inputs.labeled, threads=state.threads))
 
     def check_finite(self, *, weights: bool = False) -> None:
         """Raise an `AggMatchError` if a logged value or, with `weights`, a weight is not finite.
@@ -198,6 +197,11 @@ class Run:
                 f"{__version__}. Use the version that wrote it, or start a new run."
             ) from error
 
+    def keep_backbone(self) -> None:
+        """Write the frozen backbone, once: all networks of the run use it, and predicting needs it."""
+        if (frozen := self.state.online.frozen) is not None and not self.folder.backbone.exists():
+            write_atomically(self.folder.backbone, pack(Checkpoint(frozen.state_dict(), {})))
+
     def keep_snapshot(self) -> None:
         """Write both networks and the method for analyses. If that fails, only warn: training does not need them."""
         try:
@@ -232,14 +236,16 @@ class Run:
     def summarize(self) -> dict[str, Any]:
         """Evaluate the reported network and return the content of `summary.json`."""
         settings, state = self.settings, self.state
-        tested = len(self.data.test) > 0
-        shown = self.data.test if tested else self.labeled  # without test images, only to prepare the method
-        final = evaluate(state.method, state.evaluated, shown, self.labeled, threads=state.threads)
+        inputs, tested = state.inputs, len(self.data.test) > 0
+        shown = inputs.test if tested else inputs.labeled  # without test images, only to prepare the method
+        final = evaluate(state.method, state.evaluated, shown, inputs.labeled, threads=state.threads)
         records = self.folder.records()
         name = f"accuracy_{settings.train.evaluated}"
         median = median_of_last([record[name] for record in records if name in record])
         assert median or not tested, "every run with test images ends with an evaluation"
         last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
+        numbers = {key: value for key, value in last_log.items() if not isinstance(value, list)}
+        probes: dict[str, float] = inputs.probes() if tested and isinstance(inputs, FeatureInputs) else {}
         return {
             "data": settings.data.name,
             "labels": len(self.split.labeled),
@@ -252,7 +258,8 @@ class Run:
             "accuracy_median_of_last_20": median.value if median else None,
             "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)) if tested else {},
             **({} if tested else {"accuracy_average": None, "accuracy_online": None}),
-            **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
+            **({"probes": probes} if probes else {}),
+            **{key: value for key, value in numbers.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
             **provenance(state.device, state.threads),
             "finished": timestamp(),
@@ -287,7 +294,9 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
         settings = replace(settings, data=replace(settings.data, labels=len(split.labeled), fold=split.fold))
     state = Trainer(settings, data, split, device)
     folder.create(split.encoded(), settings.to_dict())
-    return Run(settings, data, split, folder, state)
+    run = Run(settings, data, split, folder, state)
+    run.keep_backbone()
+    return run
 
 
 def resume(
@@ -324,9 +333,11 @@ def resume(
             f"Cannot resume {out}: the test images of {data.name} have changed. Restore them, or start a new run "
             f"with another --out."
         )
-    state = Trainer(settings, data, split, choose_device(settings.runtime.device))
+    frozen = unpack(folder.backbone.read_bytes()).tensors if folder.backbone.exists() else None
+    state = Trainer(settings, data, split, choose_device(settings.runtime.device), frozen)
     folder.note_data(settings.data.name, settings.data.labels_file)
     run = Run(settings, data, split, folder, state)
+    run.keep_backbone()
     latest = checkpoints.load_newest(folder.checkpoints)
     if latest is not None:
         run.restore(latest)

@@ -1,7 +1,7 @@
 """The state of a run that training changes, and one training step from top to bottom."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,18 +9,22 @@ import torch
 from torch import Tensor
 
 from aggmatch.augment.views import Augmenter
+from aggmatch.cache import Cache
 from aggmatch.data import DataSet, Split
 from aggmatch.data.streams import BalancedStream, IndexStream
 from aggmatch.devices import choose_threads, computing_on, has_bfloat16, side_stream
 from aggmatch.errors import AggMatchError
+from aggmatch.files import cache_folder
 from aggmatch.functional import score_pseudo_labels
 from aggmatch.methods import Batch, Method, StepResult, build_modules
 from aggmatch.models import Network
+from aggmatch.models.pretrained import freeze, load_pretrained
 from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.settings import RunSettings
 from aggmatch.training.cuda_graph import Captured
+from aggmatch.training.inputs import FeatureInputs, ImageInputs, Inputs
 from aggmatch.training.meters import Meters
-from aggmatch.training.optim import SGD, average_decay, cosine_rate, update_average
+from aggmatch.training.optim import SGD, average_decay, copy_buffers, learning_rate, update_average
 
 
 def seeds(settings: RunSettings) -> Iterator[int]:
@@ -33,47 +37,61 @@ class Trainer:
     """Networks, method, optimizer, streams, generator and counters of a run; `step` advances them all.
 
     settings: of the run. data, split: the images, and which of them have which label. device: where all tensors are,
-    the training images as uint8. A step reads nothing back from the device.
+    the training images as uint8. frozen: weights of the frozen backbone, as the run stored them; None to load the
+    pretrained ones. A step reads nothing back from the device.
 
     Example: `trainer.step()`, then `trainer.meters.read()["loss"]`.
     """
 
-    def __init__(self, settings: RunSettings, data: DataSet, split: Split, device: torch.device) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        data: DataSet,
+        split: Split,
+        device: torch.device,
+        frozen: Mapping[str, Tensor] | None = None,
+    ) -> None:
         self.settings, self.device = settings, device
         weight_seed, labeled_seed, unlabeled_seed, view_seed = seeds(settings)
-        self.pixels = data.train.pixels.to(device)
         # If some classes are unknown, the known ones are the given labels: they cannot score pseudo labels.
         self.truth = data.train.labels.to(device) if (data.train.labels >= 0).all() else None
-        split = split.to(device)
-        self.labeled_index, self.labels = split.labeled, split.labels
+        on_device = split.to(device)
+        self.labeled_index, self.labels = on_device.labeled, on_device.labels
 
-        self.method, self.online, self.average = self.build_modules(data, len(split.unlabeled), weight_seed)
+        self.method, self.online, self.average = self.build_modules(data, len(split.unlabeled), weight_seed, frozen)
         self.threads = choose_threads(settings.runtime.threads, self.online)
-        self.optimizer = SGD(self.online, settings.optim)
-        self.augment = Augmenter(settings.views, mirror=data.mirror)
+        slow = "backbone." if settings.train.backbone == "finetune" else ""
+        self.optimizer = SGD(self.online, settings.optim, slow)
+        self.inputs = self.build_inputs(data, split)
 
         train = settings.train
         positions = torch.arange(len(self.labels), device=device)
+        counts = split.labels.bincount(minlength=len(data.classes)).tolist()
+        self.labeled_batch = self.method.labeled_batch(settings.method, train.batch, counts)
         self.labeled_stream: IndexStream | BalancedStream = (
-            BalancedStream(positions, split.labels, data.classes, train.batch, labeled_seed)
+            BalancedStream(positions, self.labels, data.classes, self.labeled_batch, labeled_seed)
             if self.method.balanced
-            else IndexStream(positions, train.batch, labeled_seed)
+            else IndexStream(positions, self.labeled_batch, labeled_seed)
         )
-        self.unlabeled_stream = IndexStream(split.unlabeled, train.batch * train.unlabeled_ratio, unlabeled_seed)
+        self.unlabeled_stream = IndexStream(on_device.unlabeled, train.batch * train.unlabeled_ratio, unlabeled_seed)
         self.generator = torch.Generator(device).manual_seed(view_seed)
+        self.method.begin(self.online, self.inputs.plain, self.labeled_index, self.labels)
         self.meters = Meters(device)
         self.steps_done = 0
         self.step_counter = torch.zeros((), device=device)  # the same number on the device, for schedules
         captured = device.type == "cuda" and settings.runtime.graph
         self.run_step = Captured(self.compute, self.generator) if captured else self.compute
 
-    def build_modules(self, data: DataSet, unlabeled: int, seed: int) -> tuple[Method[Any], Network, Network]:
+    def build_modules(
+        self, data: DataSet, unlabeled: int, seed: int, frozen: Mapping[str, Tensor] | None
+    ) -> tuple[Method[Any], Network, Network]:
         """Make the method, the online network and the average, which starts as a copy and needs no gradients."""
         precision = self.settings.train.precision
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             method, online = build_modules(
-                self.settings.model.name,
+                self.settings.model,
+                self.settings.train.backbone,
                 self.settings.method_name,
                 self.settings.method,
                 channels=data.train.pixels.shape[1],
@@ -84,12 +102,28 @@ class Trainer:
                 unlabeled=unlabeled,
                 class_shares=tuple((self.labels.bincount(minlength=len(data.classes)) / len(self.labels)).tolist()),
             )
+        if frozen is None and self.settings.train.backbone != "scratch":
+            model = self.settings.model
+            load_pretrained(online.frozen or online.backbone, model.name, model.weights)
+        if online.frozen is not None:
+            freeze(online.frozen, frozen)
+        online.exact = self.settings.train.exact_gradient
         online.normalize_by(data.train.pixels)
         online.to(self.device)
         if self.device.type == "cuda":
             online.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         average = copy.deepcopy(online).requires_grad_(False)
         return method.to(self.device), online, average
+
+    def build_inputs(self, data: DataSet, split: Split) -> Inputs:
+        """Make what the networks take; features of a frozen backbone are computed now, or found in the cache."""
+        augment = Augmenter(self.settings.views, mirror=data.mirror)
+        if self.online.frozen is None:
+            return ImageInputs(data, split, augment, self.device)
+        cache = Cache(cache_folder(self.settings.runtime.cache_dir) / "features")
+        inputs = FeatureInputs(self.online, data, split, self.method.views, augment, cache)
+        copy_buffers(self.average, self.online)  # mean and deviation of the features
+        return inputs
 
     @property
     def evaluated(self) -> Network:
@@ -111,7 +145,8 @@ class Trainer:
     def images_per_step(self) -> int:
         """Views of images that a step makes."""
         train, views = self.settings.train, self.method.views
-        return train.batch * (len(views.labeled) + train.unlabeled_ratio * len(views.unlabeled))
+        unlabeled = train.batch * train.unlabeled_ratio * len(views.unlabeled)
+        return self.labeled_batch * len(views.labeled) + unlabeled
 
     def step(self) -> None:
         """Learn from the next images of both streams."""
@@ -135,7 +170,7 @@ class Trainer:
         with side_stream(self.device) as notes:  # reads `batch` and `result`, which exist until the join
             self.note(batch, result)
         result.loss.backward()
-        self.optimizer.step(cosine_rate(self.settings.optim.lr, batch.progress))
+        self.optimizer.step(learning_rate(self.settings.optim, batch.progress))
         update_average(
             self.average,
             self.online,
@@ -150,8 +185,8 @@ class Trainer:
         views = self.method.views
         with side_stream(self.device) as labeled_views:
             labeled_B, labels_B = self.labeled_index[position_B], self.labels[position_B]
-            labeled = self.make_views(views.labeled, labeled_B)
-        unlabeled = self.make_views(views.unlabeled, unlabeled_B)
+            labeled = self.inputs.views(views.labeled, labeled_B, self.generator)
+        unlabeled = self.inputs.views(views.unlabeled, unlabeled_B, self.generator)
         labeled_views.join()
         return Batch(
             labeled=labeled,
@@ -164,16 +199,12 @@ class Trainer:
             generator=self.generator,
         )
 
-    def make_views(self, names: tuple[str, ...], index_B: Tensor) -> tuple[Tensor, ...]:
-        """The named views of the images at the given indices, each (B, C, H, W)."""
-        return tuple(self.augment(name, self.pixels[index_B], self.generator) for name in names)
-
     def note(self, batch: Batch, result: StepResult) -> None:
         """Add the logged values of a step to the meters."""
         values = {**result.parts, "loss": result.loss.detach()}
         if result.pseudo is not None:
             truth_B = None if self.truth is None else self.truth[batch.unlabeled_index]
-            scores = score_pseudo_labels(result.pseudo, truth_B)
+            scores = score_pseudo_labels(result.pseudo, truth_B, self.method.problem.classes)
             values |= {f"pseudo_{name}": value for name, value in scores.items()}
         self.meters.add(values, self.step_counter)
 

@@ -1,0 +1,45 @@
+"""Classic learners on frozen features: what a method must beat to be worth its time."""
+
+import warnings
+
+import numpy as np
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+NEIGHBOURS = 15
+MOST = 20_000
+"""Images above which LabelSpreading is left out: it would take minutes and gigabytes."""
+
+
+def probe_accuracies(
+    feature_ND: Tensor, labeled: Tensor, labels: Tensor, test_MD: Tensor, truth: Tensor
+) -> dict[str, float]:
+    """Return the test accuracies in percent of classic learners on the same features and labels, by name.
+
+    feature_ND: features of the training images. labeled, labels: positions of the labelled ones, (L,), and their given
+    labels. test_MD, truth: features of the test images and their classes. `logistic regression` learns from the
+    labelled images alone, `LabelSpreading` also from their neighbours among the others.
+
+    Example: `probe_accuracies(features, split.labeled, split.labels, test_features, test.labels)`.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.semi_supervised import LabelSpreading
+
+    train, test = (F.normalize(values.float(), dim=1).numpy() for values in (feature_ND, test_MD))
+    known = labels.numpy()
+    if len(set(known.tolist())) < 2:
+        return {}
+    learners = {"logistic regression": (LogisticRegression(C=100, max_iter=1000), train[labeled.numpy()], known)}
+    if len(train) <= MOST:
+        given: NDArray[np.int64] = np.full(len(train), -1)
+        given[labeled.numpy()] = known
+        neighbours = min(NEIGHBOURS, len(train) - 1)
+        learners["LabelSpreading"] = (LabelSpreading(kernel="knn", n_neighbors=neighbours), train, given)
+    accuracies = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # images without a neighbour that has a label; slow convergence
+        for name, (learner, values, targets) in learners.items():
+            correct = learner.fit(values, targets).predict(test) == truth.numpy()
+            accuracies[name] = 100 * float(correct.mean())
+    return accuracies

@@ -1,0 +1,94 @@
+"""What the network of a run takes: views of images, made in every step, or cached features of views.
+
+Shapes: B images of a batch, N training images, V views, D features.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from aggmatch.augment.views import Augmenter
+from aggmatch.cache import Cache
+from aggmatch.data import DataSet, Images, Split
+from aggmatch.features import PLAIN, Features, FeatureStore
+from aggmatch.methods import Views
+from aggmatch.models import Network
+from aggmatch.models.pretrained import Standardize
+from aggmatch.probes import probe_accuracies
+
+
+class Inputs(Protocol):
+    """The inputs of a run: views for training, and labelled examples for evaluation."""
+
+    plain: Tensor
+    """The training images themselves, or their features; N rows on the training device."""
+
+    @property
+    def test(self) -> Images | Features:
+        """Test examples with their true classes."""
+
+    @property
+    def labeled(self) -> Images | Features:
+        """Labelled training examples with their given labels."""
+
+    def views(self, names: Sequence[str], index_B: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Return the named views of the training images at these positions, each with B rows."""
+
+
+class ImageInputs:
+    """Images on the training device; every step makes new views of them."""
+
+    def __init__(self, data: DataSet, split: Split, augment: Augmenter, device: torch.device) -> None:
+        self.augment, self.plain = augment, data.train.pixels.to(device)
+        self.test = data.test
+        self.labeled = Images(data.train.pixels[split.labeled], split.labels)
+
+    def views(self, names: Sequence[str], index_B: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Return the named views, each (B, C, H, W) uint8."""
+        return tuple(self.augment(name, self.plain[index_B], generator) for name in names)
+
+
+class FeatureInputs:
+    """Features of views by a frozen backbone, computed once; every step draws one of the cached views of each image.
+
+    Views other than `plain` and `weak` also lose a random part of their features, which become their mean: a cached
+    view is seen many times, and dropout makes it differ each time.
+    """
+
+    def __init__(
+        self, network: Network, data: DataSet, split: Split, views: Views, augment: Augmenter, cache: Cache
+    ) -> None:
+        store, device = FeatureStore(network, augment, cache), network.mean.device
+        count, names = augment.settings.cached, {*views.labeled, *views.unlabeled}
+        counts = {PLAIN: 1} | {name: 1 if name == PLAIN else count for name in sorted(names)}
+        cached = store.views(data.train.pixels, counts)
+        plain = cached[PLAIN][:, 0]
+        assert isinstance(network.backbone, Standardize), "networks on frozen features standardise them first"
+        network.backbone.fit(plain)
+        self.mean, self.dropout = network.backbone.mean, augment.settings.feature_dropout
+        self.cached = {name: cached[name].to(device) for name in names}
+        self.plain = plain.float().to(device)
+        self.test = Features(store.plain(data.test.pixels), data.test.labels)
+        self.labeled = Features(plain[split.labeled], split.labels)
+        self.split = split
+
+    def probes(self) -> dict[str, float]:
+        """Return the test accuracies of classic learners on the same features and labels."""
+        test = self.test
+        return probe_accuracies(self.plain.cpu(), self.split.labeled, self.split.labels, test.inputs, test.labels)
+
+    def views(self, names: Sequence[str], index_B: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Return features of the named views, each (B, D) float32."""
+        return tuple(self.draw(name, index_B, generator) for name in names)
+
+    def draw(self, name: str, index_B: Tensor, generator: torch.Generator) -> Tensor:
+        """Return one of the cached views of each image, with dropout for strong ones."""
+        cached_NVD, device = self.cached[name], generator.device
+        number_B = torch.randint(cached_NVD.shape[1], index_B.shape, generator=generator, device=device)
+        feature_BD = cached_NVD[index_B, number_B].float()
+        if name in (PLAIN, "weak") or not self.dropout:
+            return feature_BD
+        kept_BD = torch.rand(feature_BD.shape, generator=generator, device=device) >= self.dropout
+        return self.mean + (feature_BD - self.mean) * kept_BD / (1 - self.dropout)

@@ -1,0 +1,131 @@
+"""Runs on cached features of a frozen backbone."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from tests.conftest import toy_settings
+
+from aggmatch.data import DataSet
+from aggmatch.errors import AggMatchError
+from aggmatch.inference.model import Snapshot, TrainedModel
+from aggmatch.methods import METHODS
+from aggmatch.runs.folder import RunFolder
+from aggmatch.settings import RunSettings, resolve
+from aggmatch.training.run import Run, resume, start
+from aggmatch.validate import InvalidValue
+
+BACKBONE = f"{Path(__file__).with_name('frozen_backbone.py')}:Bands"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def settings(method: str = "aggmatch", **changes: object) -> RunSettings:
+    return toy_settings(method, train__backbone="frozen", model__name=BACKBONE, views__cached=2, **changes)
+
+
+def complete(run: Run) -> Run:
+    for _ in run.train():
+        pass
+    return run
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_every_method_learns_on_frozen_features(method: str, toy_data: DataSet, tmp_path: Path):
+    run = complete(start(settings(method, train__steps=4), tmp_path / "run", data=toy_data))
+    summary = run.folder.result()
+    assert summary is not None
+    assert set(summary["probes"]) == {"logistic regression", "LabelSpreading"}
+    model = TrainedModel.load(run.folder.path, allow=[BACKBONE])
+    assert model.evaluate(toy_data).accuracy == pytest.approx(summary["accuracy"], abs=2)  # float16 in the cache
+
+
+def test_the_classifier_learns_the_classes(toy_data: DataSet, tmp_path: Path):
+    run = complete(start(settings("supervised", train__steps=200), tmp_path / "run", data=toy_data))
+    assert run.folder.result()["accuracy"] > 90  # type: ignore[index]
+
+
+def test_a_resumed_run_ends_with_the_same_weights(toy_data: DataSet, tmp_path: Path):
+    whole = complete(start(settings(), tmp_path / "whole", data=toy_data))
+    for _ in start(settings(), tmp_path / "halves", data=toy_data).train():
+        if RunFolder(tmp_path / "halves").checkpoints.exists():
+            break
+    halves = complete(resume(tmp_path / "halves", data=toy_data, allow=[BACKBONE]))
+    assert whole.folder.model.read_bytes() == halves.folder.model.read_bytes()
+
+
+def test_the_backbone_is_stored_once_and_predicts_from_there(
+    toy_data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run = complete(start(settings(train__steps=4), tmp_path / "run", data=toy_data))
+    folder = run.folder
+    assert folder.backbone.exists()
+    before = TrainedModel.load(folder.path, allow=[BACKBONE]).predict(toy_data.test.pixels)
+    monkeypatch.setattr("aggmatch.models.pretrained.load_pretrained", None)  # nobody loads other weights
+    assert torch.equal(TrainedModel.load(folder.path, allow=[BACKBONE]).predict(toy_data.test.pixels), before)
+    snapshot = Snapshot.load(sorted(folder.snapshots.iterdir())[-1], run.settings)
+    assert snapshot.average.frozen is not None
+    folder.backbone.unlink()
+    with pytest.raises(AggMatchError, match=r"backbone\.safetensors"):
+        TrainedModel.load(folder.path, allow=[BACKBONE])
+
+
+def test_strong_views_lose_features_and_weak_ones_do_not(toy_data: DataSet, tmp_path: Path):
+    state = start(settings("fixmatch", views__feature_dropout=0.5), tmp_path / "run", data=toy_data).state
+    inputs, index = state.inputs, torch.arange(90)
+    weak, strong = inputs.views(("weak", "strong"), index, state.generator)
+    mean = state.online.get_buffer("backbone.mean")
+    assert (strong == mean).float().mean() == pytest.approx(0.5, abs=0.06)
+    assert (weak == mean).float().mean() < 0.1
+
+
+def test_rotated_images_cannot_be_learned_on_frozen_features():
+    with pytest.raises(InvalidValue, match=r"method\.rotation_weight"):
+        settings("fixmatch", method__rotation_weight=1.0)
+
+
+def test_finetuning_starts_from_the_pretrained_weights(toy_data: DataSet, tmp_path: Path):
+    changed = dataclasses.replace(
+        settings("fixmatch"), train=dataclasses.replace(settings().train, backbone="finetune")
+    )
+    run = start(changed, tmp_path / "run", data=toy_data)
+    assert run.state.online.frozen is None
+    before = run.state.online.get_parameter("backbone.scale").clone()
+    complete(run)
+    assert not torch.equal(run.state.online.get_parameter("backbone.scale"), before)
+    assert not run.folder.backbone.exists()
+
+
+def test_a_network_without_pretrained_weights_cannot_be_frozen(toy_data: DataSet, tmp_path: Path):
+    with pytest.raises(AggMatchError, match="small-4"):
+        start(toy_settings(train__backbone="frozen"), tmp_path / "run", data=toy_data)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_frozen_model_is_exported_with_its_backbone(toy_data: DataSet, tmp_path: Path):
+    pytest.importorskip("onnxruntime")
+    from aggmatch.inference.export import to_onnx
+
+    run = complete(start(settings("fixmatch", train__steps=4), tmp_path / "run", data=toy_data))
+    assert to_onnx(TrainedModel.load(run.folder.path, allow=[BACKBONE]))  # compares the predictions itself
+
+
+def test_a_folder_of_images_is_learned_on_frozen_features_if_weights_are_installed(tmp_path: Path):
+    chosen = resolve({"data.name": str(tmp_path)})
+    assert (chosen.model.name, chosen.train.backbone, chosen.recipe) == ("efficientnet-lite0", "frozen", "frozen")
+    assert chosen.train.steps < 2000
+
+
+@pytest.mark.parametrize("changes", [{"model.name": "wrn-28-2"}, {"train.backbone": "scratch"}])
+def test_a_chosen_network_is_trained_from_scratch(tmp_path: Path, changes: dict[str, object]):
+    assert resolve({"data.name": str(tmp_path), **changes}).train.backbone == "scratch"
+
+
+def test_without_weights_a_folder_is_learned_from_scratch_in_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("aggmatch.settings.find_spec", lambda name: None)
+    chosen = resolve({"data.name": str(tmp_path), "runtime.device": "cpu"})
+    assert (chosen.model.name, chosen.train.backbone, chosen.train.steps) == ("small-32", "scratch", 2000)
