@@ -12,6 +12,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.methods import load_method
 from aggmatch.runs.stats import Interval, conditions, grouped, mean_and_spread, recipe_of, wilson
 from aggmatch.runs.stored import StoredRun
+from aggmatch.settings import CADENCE
 from aggmatch.tables import plural
 
 NETWORKS = {"average": "averaged network", "online": "trained network"}
@@ -221,9 +222,14 @@ class Row(NamedTuple):
 
 
 def changed_settings(run: StoredRun) -> dict[str, Any]:
-    """Dotted settings that decide the result and differ from the recipe, with the run's values."""
+    """Dotted settings that decide the result and differ from the recipe, with the run's values.
+
+    How often a run of other length logs and evaluates follows from its steps and is no difference.
+    """
     changes = differences(recipe_of(run.settings).identity(), run.settings.identity())
-    return {key: own for key, (_, own) in changes.items()}
+    implied = recipe_of(run.settings, steps=run.settings.train.steps).train
+    follows = {f"train.{name}" for name in CADENCE if getattr(implied, name) == getattr(run.settings.train, name)}
+    return {key: own for key, (_, own) in changes.items() if key not in follows}
 
 
 def setting_rows(run: StoredRun) -> list[Row]:
