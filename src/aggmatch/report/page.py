@@ -162,8 +162,11 @@ def collect_warnings(runs: Sequence[StoredRun]) -> list[tuple[warnings.RunWarnin
 
 def left_out(run: StoredRun) -> Iterator[str]:
     """Sentences on what the page cannot show because the run's folder lacks the files."""
-    if not run.finished:
-        yield f"{run.name} is not finished, so its accuracy by class and by confidence and its confusion are left out."
+    if not run.has_model:
+        yield (
+            f"{run.name} has no model and no checkpoint yet, so its accuracy by class and by confidence and its "
+            f"confusion are left out."
+        )
     if run.snapshots:
         return
     parts = "the origin of its pseudo labels, its uncertain pseudo labels, its attention, " if explains(run) else ""
@@ -195,12 +198,14 @@ class Tables:
     """Tables that need predictions of the test images."""
 
     names: list[str] = field(default_factory=list)
-    """The finished runs that are shown: the first of each group."""
+    """The runs that are shown: the first of each group, if it has a model or a checkpoint."""
     classes: list[list[test_results.ClassResult]] = field(default_factory=list)
     """The classes of each run."""
     accepted: list[dict[float, test_results.Accepted]] = field(default_factory=list)
     """What each run accepts at each confidence."""
     paired: list[test_results.Paired] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    """What a reader must know about the predictions."""
     notes: list[str] = field(default_factory=list)
     """Why something is missing."""
 
@@ -209,8 +214,13 @@ def make_tables(runs: Sequence[StoredRun], progress: Progress) -> Tables:
     """Results by class, by confidence and in pairs."""
     tables = Tables()
     try:
-        for run in (run for run in first_of_groups(runs) if run.finished):
+        for run in (run for run in first_of_groups(runs) if run.has_model):
             result = test_results.test_predictions(run, progress)
+            if not run.finished:
+                tables.remarks.append(
+                    f"{run.name} is not finished: its predictions are those of the {run.model_words}, right on "
+                    f"{result.accuracy:.2f} % of the test images."
+                )
             tables.classes.append(test_results.class_results(run))
             tables.accepted.append({row.threshold: row for row in test_results.accepted(result)})
             tables.names.append(run.name)

@@ -30,7 +30,7 @@ def silent(_: str) -> None:
 
 
 def test_predictions(run: StoredRun, progress: Progress = silent) -> Evaluation:  # noqa: PT028
-    """Predict the test images with the model of a finished run.
+    """Predict the test images with the model of a run, or with the newest checkpoint of an unfinished one.
 
     The result is cached with the run. progress: called with a line of text at the start, and every 10 seconds.
 
@@ -107,7 +107,7 @@ class ClassResult:
 
 
 def class_results(run: StoredRun) -> list[ClassResult]:
-    """The result of every class of a finished run, in the order of the data set."""
+    """The result of every class of a run that has a model, in the order of the data set."""
     classes, confusion = run.data().classes, test_predictions(run).confusion
     given = run.split().labels.bincount(minlength=len(classes)).tolist()
     results = []

@@ -12,6 +12,7 @@ from aggmatch.data import DataSet, DataSettings, Split, load_for
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import short_name
+from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.stats import Length, Median, describe_noise, median_of_last, unique_names
 from aggmatch.settings import RunSettings
@@ -198,6 +199,22 @@ class StoredRun:
     def snapshots(self) -> list[Path]:
         """Files of its snapshots, oldest first."""
         return sorted(self.folder.snapshots.glob("step-*.safetensors")) if self.path else []
+
+    @property
+    def checkpoint_step(self) -> int | None:
+        """The step of its newest checkpoint while it is not finished; None for a finished run or without one."""
+        saved = checkpoint.found(self.folder.checkpoints) if self.path and not self.finished else []
+        return checkpoint.step_of(saved[0]) if saved else None
+
+    @property
+    def has_model(self) -> bool:
+        """Whether it can predict: it is finished, or has a checkpoint."""
+        return self.finished or self.checkpoint_step is not None
+
+    @property
+    def model_words(self) -> str:
+        """Which state of the network predicts: `last step`, or `checkpoint of step 400`."""
+        return "last step" if self.finished else f"checkpoint of step {self.checkpoint_step:,}"
 
     def data(self) -> DataSet:
         """The data set that it was trained on."""
