@@ -30,6 +30,15 @@ class Drawn(TypedDict):
     fold: Natural
 
 
+class Given(TypedDict):
+    """What a run was given if its settings ask for all labels of its data set, such as a folder of images."""
+
+    labels: Natural
+    """Number of labelled images."""
+    fingerprint: str | None
+    """Hash of training images and labels; None in old split files."""
+
+
 class DataSets:
     """Loads data sets and caches the last one, so that runs on the same data set share it."""
 
@@ -63,6 +72,8 @@ class StoredRun:
     versions: Mapping[str, str] | None
     path: Path | None = None
     """Its folder; None for a line of a results file."""
+    stored_given: Given | None = None
+    """What `given` is for a line of a results file."""
     name: str = ""
     """A short name, unique among the runs read together, such as "aggmatch fold 0"."""
     download: bool = False
@@ -147,7 +158,15 @@ class StoredRun:
     @cached_property
     def key(self) -> str:
         """The configuration that decides the result, as a text: equal exactly for the same run."""
-        return json.dumps(self.settings.identity(), sort_keys=True)
+        given = {"given": self.given} if self.given else {}
+        return json.dumps(self.settings.identity() | given, sort_keys=True)
+
+    @cached_property
+    def given(self) -> Given | None:
+        """Labels and images, if the settings ask for all labels: a folder of images may get more of them later."""
+        if self.settings.data.labels is not None or self.path is None:
+            return self.stored_given
+        return Given(labels=len(self.drawn["labeled"]), fingerprint=self.drawn.get("fingerprint"))
 
     @property
     def method(self) -> str:
@@ -161,8 +180,10 @@ class StoredRun:
 
     @property
     def labels(self) -> int | None:
-        """Number of labelled images; None if the run used all labels and its folder is gone."""
-        return len(self.drawn["labeled"]) if self.path else self.settings.data.labels
+        """Number of labelled images; None if the run used all labels and an old results file does not say how many."""
+        if self.path:
+            return len(self.drawn["labeled"])
+        return self.given["labels"] if self.given else self.settings.data.labels
 
     @property
     def fold(self) -> int:
