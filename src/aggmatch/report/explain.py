@@ -210,9 +210,14 @@ def table(why: Explanation, data: DataSet) -> Table:
     for entry in why.entries:
         values = [three_digits(term) for term in (*entry.terms.values(), entry.similarity)]
         held = [data.classes[entry.label], float(entry.probs[entry.label])]
-        rows.append([100 * entry.share, *values, *held, origin(entry, why, data), true_class(entry, data)])
+        rows.append([percent(entry.share), *values, *held, origin(entry, why, data), true_class(entry, data)])
     columns = ["share %", *terms, "sum", "holds", "p", "image", "true class"]
     return Table(columns, rows, title=heading(why, data.classes))
+
+
+def percent(share: float) -> str:
+    """A share in percent with two digits that are not zero, as one of thousands is far below 1 %."""
+    return f"{100 * share:.0f}" if share >= 0.1 else f"{100 * share:#.2g}"
 
 
 def three_digits(term: float) -> str:
@@ -293,7 +298,7 @@ def draw_entry(axes: Axes, entry: Entry, why: Explanation, data: DataSet) -> Non
     else:
         axes.set(xticks=[], yticks=[])
     mark = short(" ".join(given(entry, "★", data.classes)), 13)
-    axes.set_title(f"{mark}\n{100 * entry.share:.0f} %", loc="center", size=7.5, weight="normal")
+    axes.set_title(f"{mark}\n{percent(entry.share)} %", loc="center", size=7.5, weight="normal")
     held = f"{short(data.classes[entry.label], 13)}\np {entry.probs[entry.label]:.2f}"
     terms = " ".join(three_digits(term).strip() for term in entry.terms.values())
     axes.set_xlabel(f"{held}\n{terms}", size=7)

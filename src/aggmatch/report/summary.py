@@ -25,11 +25,16 @@ Other = tuple[str, float]
 
 
 def test_images(run: StoredRun) -> int | None:
-    """Number of test images; None if the data set cannot be read."""
+    """Number of test images of a run; None if its data set cannot be read or has other test images by now."""
     try:
-        return len(run.data().test)
+        return None if test_images_changed(run) else len(run.data().test)
     except AggMatchError:
         return None
+
+
+def test_images_changed(run: StoredRun) -> bool:
+    """Whether the test images are not those that the run was tested on."""
+    return run.drawn.get("test_fingerprint") not in (None, run.data().test_fingerprint)
 
 
 def correct(accuracy: float | None, images: int | None) -> int | None:

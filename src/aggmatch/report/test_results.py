@@ -11,6 +11,7 @@ from aggmatch.data import Images
 from aggmatch.devices import choose_device, hardware
 from aggmatch.evaluation import Evaluation, evaluate
 from aggmatch.inference.model import TrainedModel
+from aggmatch.report.summary import test_images_changed
 from aggmatch.runs.stats import Interval, wilson
 from aggmatch.runs.stored import StoredRun
 from aggmatch.settings import parts_named
@@ -21,6 +22,8 @@ THRESHOLDS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
 """Confidences that a prediction must reach to be accepted."""
 CHUNK = 1000
 """Test images that are predicted between two progress checks."""
+PREDICTIONS = "test predictions"
+"""Key under which a run caches them."""
 PROGRESS_EVERY = 10.0
 """Seconds between two progress lines."""
 
@@ -36,7 +39,7 @@ def test_predictions(run: StoredRun, progress: Progress = silent) -> Evaluation:
 
     Example: `test_predictions(read_run(Path("runs/mine"))).accuracy`.
     """
-    return run.once("test predictions", lambda: predict_test_images(run, progress))
+    return run.once(PREDICTIONS, lambda: predict_test_images(run, progress))
 
 
 def predict_test_images(run: StoredRun, progress: Progress) -> Evaluation:
@@ -54,13 +57,19 @@ def predict_test_images(run: StoredRun, progress: Progress) -> Evaluation:
     return Evaluation(torch.cat(chunks), test.labels)
 
 
+def known_predictions(run: StoredRun) -> Evaluation | None:
+    """The predictions of the test images if they have been computed for this run already."""
+    known: Evaluation | None = run.computed.get(PREDICTIONS)
+    return known
+
+
 def discrepancy(run: StoredRun) -> str:
     """A sentence if the model's accuracy here, or the test images, differ from those of the run; otherwise empty."""
     here, summary = f"{test_predictions(run).accuracy:.2f} %", run.summary
     if summary is None:
         return ""
     recorded = f"{summary['accuracy']:.2f} %"
-    if run.drawn.get("test_fingerprint") not in (None, run.data().test_fingerprint):
+    if test_images_changed(run):
         return (
             f"The test images here are not those of the run: the model is right on {here} of these; the run reported "
             f"{recorded} on its own."

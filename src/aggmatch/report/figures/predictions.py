@@ -27,7 +27,7 @@ from aggmatch.report.figure import (
     name_classes,
     new_figure,
     pairs_among,
-    short,
+    short_names,
     slug,
 )
 from aggmatch.report.figures import Figure
@@ -106,7 +106,7 @@ def draw_class_accuracy(
         color, _, mark = look_of[name]
         axes.hlines(row, shown.min(0), shown.max(0), color=color, linewidth=1)
         (handles[name],) = axes.plot(shown.mean(0), row, mark, color=color, markersize=5)
-    axes.set_yticks(places, [short(classes[number]) for number in order])
+    axes.set_yticks(places, short_names([classes[number] for number in order]))
     axes.invert_yaxis()
     axes.set(xlabel="accuracy, %")
     legend(figure, handles)
@@ -157,7 +157,7 @@ def draw_confusion(shares: NDArray[np.float64], classes: Sequence[str]) -> Drawi
     highest = np.where(right, 100, max(25.0, float(shares[~right].max())))
     heat_map(axes, np.where(right, shares / highest, 0))
     heat_map(axes, np.where(right, 0, shares / highest), WRONG)
-    name_classes(axes, classes)
+    name_classes(axes, classes, side=2.0)
     axes.set(xlabel="predicted class", ylabel="true class")
     if len(classes) <= NUMBERED:
         for (row, column), share in np.ndenumerate(shares):
