@@ -220,6 +220,7 @@ def test_test_images_that_changed_since_training_give_a_warning_and_no_interval(
     assert found.title == "The test images have changed since training"
     assert "360 test images that are there now" in found.finding
     assert summary.test_images(run) is None, "the accuracy of the run is of another number"
+    assert "90.00 % of the test images, which have changed since." in summary.verdict(run)
 
 
 def test_a_short_run_on_own_images_is_not_compared_with_published_results(tmp_path):

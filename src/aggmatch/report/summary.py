@@ -65,7 +65,7 @@ def verdict(run: StoredRun) -> str:
     sure = f" (95 % interval {interval})" if interval else ""
     sentence = (
         f"{state}: after step {run.length.steps:,} its {NETWORKS[run.settings.train.evaluated]} is right on "
-        f"{run.accuracy:.2f} % {of_images(images)}{sure}."
+        f"{run.accuracy:.2f} % {of_images(images)}{sure}{since(run)}."
     )
     precision = run.pseudo_labels("precision")
     if precision is None:
@@ -74,6 +74,14 @@ def verdict(run: StoredRun) -> str:
     if run.finished:
         return f"{sentence} At the end, {share} it learned from were right."
     return f"{sentence} At present, {share} it learns from are right."
+
+
+def since(run: StoredRun) -> str:
+    """Words after the accuracy of a run whose test images have changed; empty otherwise and without the data set."""
+    try:
+        return ", which have changed since" if test_images_changed(run) else ""
+    except AggMatchError:
+        return ""
 
 
 def of_images(count: int | None) -> str:
