@@ -12,9 +12,8 @@ import torch
 from PIL import Image
 
 from aggmatch.evaluation import Evaluation
-from aggmatch.report.gallery import SHOWN, SIDE, Gallery, make_gallery
 from aggmatch.report.page import page
-from aggmatch.report.test_results import PREDICTIONS
+from aggmatch.report.test_results import PREDICTIONS, SHOWN, SIDE, Gallery, make_gallery
 from aggmatch.runs.stored import StoredRun, read_runs
 from aggmatch.settings import resolve
 from aggmatch.training.run import start

@@ -244,7 +244,7 @@ def pairs_among(classes: Sequence[str]) -> list[tuple[int, int]]:
     ]
 
 
-def name_classes(axes: Axes, classes: Sequence[str], side: float) -> None:
+def name_classes(axes: Axes, classes: Sequence[str], side: float = 2.0) -> None:
     """Write the names of the classes along two sides of a heat map, unless there are too many to read.
 
     side: height and width of the map in inches, about. Letters are small enough that names do not overlap.

@@ -24,7 +24,6 @@ from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
 from aggmatch.report import figures, summary, test_results, warnings
 from aggmatch.report.figure import Panel, looks, svg
-from aggmatch.report.gallery import Gallery, make_gallery
 from aggmatch.report.pseudo_labels import explains, no_snapshots
 from aggmatch.report.test_results import Progress, silent
 from aggmatch.runs.stats import best_pairs, conditions, first_of_groups, grouped
@@ -210,7 +209,7 @@ class Tables:
     """The runs that are shown: the first of each group, if it has a model or a checkpoint."""
     classes: list[list[test_results.ClassResult]] = field(default_factory=list)
     """The classes of each run."""
-    gallery: Gallery | None = None
+    gallery: test_results.Gallery | None = None
     """The wrong test images of a single run."""
     accepted: list[dict[float, test_results.Accepted]] = field(default_factory=list)
     """What each run accepts at each confidence."""
@@ -234,7 +233,7 @@ def make_tables(runs: Sequence[StoredRun], progress: Progress) -> Tables:
                 )
             tables.classes.append(test_results.class_results(run))
             tables.accepted.append({row.threshold: row for row in test_results.accepted(result)})
-            tables.gallery = make_gallery(run) if len(runs) == 1 else None
+            tables.gallery = test_results.make_gallery(run) if len(runs) == 1 else None
             tables.names.append(run.name)
             if changed := test_results.discrepancy(run):
                 tables.remarks.append(changed)

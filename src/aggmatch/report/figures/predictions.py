@@ -157,7 +157,7 @@ def draw_confusion(shares: NDArray[np.float64], classes: Sequence[str]) -> Drawi
     highest = np.where(right, 100, max(25.0, float(shares[~right].max())))
     heat_map(axes, np.where(right, shares / highest, 0))
     heat_map(axes, np.where(right, 0, shares / highest), WRONG)
-    name_classes(axes, classes, side=2.0)
+    name_classes(axes, classes)
     axes.set(xlabel="predicted class", ylabel="true class")
     if len(classes) <= NUMBERED:
         for (row, column), share in np.ndenumerate(shares):
