@@ -167,7 +167,7 @@ def test_the_table_has_a_row_for_each_entry(aggmatch_run: StoredRun):
     shown, data = table(why, aggmatch_run.data()), aggmatch_run.data()
     assert len(shown.rows) == 8
     first, entry = dict(zip(shown.columns, shown.rows[0], strict=True)), why.entries[0]
-    assert first["share %"] == percent(entry.share)
+    assert first["share %"] == f"{100 * entry.share:7.3f}"
     terms = *entry.terms.values(), entry.similarity
     assert [first[name] for name in ("feature term", "class term", "sum")] == [three_digits(term) for term in terms]
     assert first["holds"] == str(entry.probs.argmax())

@@ -210,7 +210,7 @@ def table(why: Explanation, data: DataSet) -> Table:
     for entry in why.entries:
         values = [three_digits(term) for term in (*entry.terms.values(), entry.similarity)]
         held = [data.classes[entry.label], float(entry.probs[entry.label])]
-        rows.append([percent(entry.share), *values, *held, origin(entry, why, data), true_class(entry, data)])
+        rows.append([f"{100 * entry.share:7.3f}", *values, *held, origin(entry, why, data), true_class(entry, data)])
     columns = ["share %", *terms, "sum", "holds", "p", "image", "true class"]
     return Table(columns, rows, title=heading(why, data.classes))
 
