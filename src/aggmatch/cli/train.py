@@ -132,7 +132,7 @@ def print_summary(run: "Run") -> None:
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run. Of an unfinished one, the newest checkpoint is used.")],
     images: Annotated[
         Path | None, typer.Argument(help="Other images: a folder or .zip with one subfolder per class.")
     ] = None,
@@ -141,7 +141,7 @@ def evaluate(
     device: Device = None,
     allow_code: AllowCode = None,
 ) -> None:
-    """Measure the test accuracy of a finished run's model, overall and by class, or its accuracy on other images."""
+    """Measure the test accuracy of a run's model, overall and by class, or its accuracy on other images."""
     from aggmatch.console import say, stdout
     from aggmatch.data import Split
     from aggmatch.inference.model import TrainedModel

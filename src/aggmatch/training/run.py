@@ -180,7 +180,7 @@ class Run:
     def save(self, log: Log) -> None:
         """Write a checkpoint, unless the run has diverged."""
         self.check_finite(weights=True)
-        facts = {"seconds": self.seconds, "log_position": log.sync()}
+        facts = {**self.facts(), "seconds": self.seconds, "log_position": log.sync()}
         checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.checkpoint(**facts))
 
     def restore(self, checkpoint: Checkpoint) -> None:

@@ -32,7 +32,7 @@ from aggmatch.report.figure import (
     legend,
     name_classes,
     new_figure,
-    short,
+    short_names,
     slug,
 )
 from aggmatch.report.figures import Figure
@@ -116,7 +116,7 @@ def draw_maps(maps: Mapping[str, NDArray[np.float32]], classes: Sequence[str], c
         image = heat_map(axes, values, power=0.5)
         axes.set_title(f"{'all terms' if term == 'all' else term}: {np.nanmean(values.diagonal()):.2f}")
         axes.set_ylabel("true class of the image")
-        name_classes(axes, classes)
+        name_classes(axes, classes, side=1.5)
     places[-1].set_xlabel(columns)
     bar = figure.colorbar(image, ax=places, location="right", shrink=0.9 / len(maps), anchor=(0, 1), aspect=30)
     bar.set_ticks([0, 0.05, 0.25, 0.5, 1], labels=["0", "0.05", "0.25", "0.5", "1"])
@@ -272,7 +272,7 @@ def draw_map(
         marks = [
             Line2D([], [], color=class_color(each), marker=class_mark(each), **look) for each in range(len(classes))
         ]
-        legend(figure, {short(name, 20): mark for name, mark in zip(classes, marks, strict=True)})
+        legend(figure, dict(zip(short_names(classes, 20), marks, strict=True)))
     return figure
 
 
