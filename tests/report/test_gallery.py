@@ -13,7 +13,7 @@ from PIL import Image
 
 from aggmatch.evaluation import Evaluation
 from aggmatch.report.page import page
-from aggmatch.report.test_results import PREDICTIONS, SHOWN, SIDE, Gallery, make_gallery
+from aggmatch.report.test_results import PREDICTIONS, SHOWN, Gallery, make_gallery
 from aggmatch.runs.stored import StoredRun, read_runs
 from aggmatch.settings import resolve
 from aggmatch.training.run import start
@@ -74,7 +74,7 @@ def test_wrong_images_are_shown_with_both_classes_and_the_surest_first(run):
 def test_a_thumbnail_is_the_photo_and_without_it_the_pixels_that_the_model_sees(run):
     answer(run, [1, 1, 1, 0, 0, 0], [0.9] * 6)
     photo = pixels(make_gallery(run).shown[0].thumbnail)
-    assert photo.shape == (SIDE, SIDE, 3)
+    assert photo.shape == (72, 96, 3)
     assert np.abs(photo.reshape(-1, 3).mean(0) - COLORS["blue bells"]).max() < 5
     nameless = run.data().test.names
     object.__setattr__(run.data().test, "names", ())
