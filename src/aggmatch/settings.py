@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,7 +27,7 @@ from aggmatch.devices import choose_device
 from aggmatch.errors import unknown
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
-from aggmatch.models.pretrained import WEIGHTS_PACKAGE, BackboneUse
+from aggmatch.models.pretrained import BackboneUse, weights_installed
 from aggmatch.recipes import (
     ANY,
     DATA,
@@ -269,7 +268,7 @@ def recipe_of_data(data: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
     if not is_own_images(data):
         return DATA.get(data, {})
     model, train, runtime = (chosen.get(section, {}) for section in ("model", "train", "runtime"))
-    if "name" not in model and train.get("backbone", "frozen") != "scratch" and find_spec(WEIGHTS_PACKAGE):
+    if "name" not in model and train.get("backbone", "frozen") != "scratch" and weights_installed():
         return FOLDER | PHOTOS
     device = choose_device(str(runtime.get("device", RuntimeSettings.device))).type
     return FOLDER | FROM_SCRATCH[device]

@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -271,11 +271,19 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None, download: bool = False) -> Run:
+def start(
+    settings: RunSettings,
+    out: str | Path,
+    *,
+    data: DataSet | None = None,
+    download: bool = False,
+    on_read: Callable[[DataSet, Split], None] | None = None,
+) -> Run:
     """Start a run in a new folder; nothing is trained before `Run.train`.
 
     settings: see `resolve`. out: the folder, which must be empty or not exist yet. data: the data set, if it cannot be
     read by the name in the settings; its own name must be the same. download: whether to fetch missing files of it.
+    on_read: called with the data set and the drawn labels, before features of a frozen backbone are computed.
     Raises an `AggMatchError` if a setting does not fit the data; no folder is created then.
 
     Example: `start(resolve({"data.name": "digits", "method.name": "fixmatch"}), "runs/mine")`.
@@ -292,6 +300,8 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     split = make_split(data, settings.data)
     if settings.data.split is not None:  # it decides both
         settings = replace(settings, data=replace(settings.data, labels=len(split.labeled), fold=split.fold))
+    if on_read:
+        on_read(data, split)
     state = Trainer(settings, data, split, device)
     folder.create(split.encoded(), settings.to_dict())
     run = Run(settings, data, split, folder, state)
