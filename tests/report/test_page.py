@@ -174,6 +174,14 @@ def test_the_median_names_its_number_of_evaluations(tmp_path, fakes, evaluations
     assert f" 50.00 ({min(evaluations, 20)}) " in words(page(read_runs(paths), quick=True))
 
 
+@pytest.mark.parametrize(("accuracy", "advised"), [(70.0, False), (60.0, True)])
+def test_classic_learners_on_the_same_features_are_shown_and_recommended_if_as_good(tmp_path, fakes, accuracy, advised):
+    path = write_folder(tmp_path / "a", [], {"accuracy": accuracy, "probes": {"LabelSpreading": 65.0}})
+    text = words(page(read_runs([path]), quick=True))
+    assert "LabelSpreading 65.00 %" in text
+    assert ("LabelSpreading is at least as good here" in text) == advised
+
+
 def test_options_and_percent_signs_are_not_broken():
     assert unbroken("a <b> -- 5 % --steps 1000, or --set.") == (
         "a &lt;b&gt; -- 5\N{NO-BREAK SPACE}% <code>--steps 1000</code>, or <code>--set</code>."
