@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from aggmatch.errors import AggMatchError, unknown
+from aggmatch.files import SEAL
 from aggmatch.validate import Count, Fraction, InvalidValue, Natural, NonNegative, Positive, Range, check, read_json
 
 __all__ = [
@@ -192,7 +193,8 @@ def read_file(path: Path) -> Layer:
         path = path / "config.json"
     try:
         if path.suffix == ".json":
-            return Layer(str(path), read_json(path, dict[str, Any]))
+            values = read_json(path, dict[str, Any])
+            return Layer(str(path), {name: value for name, value in values.items() if name != SEAL})
         return Layer(str(path), tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None

@@ -11,6 +11,8 @@ from aggmatch.errors import AggMatchError
 from aggmatch.runs.folder import RunFolder, run_name
 from aggmatch.settings import resolve
 
+SESSION = {"step": 0, "started": "now", "hardware": "a CPU", "versions": {"torch": "2"}}
+
 
 def test_a_new_run_has_neither_records_nor_a_result(tmp_path: Path):
     folder = RunFolder(tmp_path)
@@ -45,10 +47,27 @@ def test_the_last_session_is_read_and_old_folders_have_none(tmp_path: Path):
     for step in (0, 40):
         folder.note_session({"step": step, "started": "now", "hardware": "a CPU", "versions": {"torch": "2"}})
     assert folder.last_session() == {"step": 40, "started": "now", "hardware": "a CPU", "versions": {"torch": "2"}}
-    with folder.sessions.open("a") as file:
-        file.write('{"step": 50}\n')
-    with pytest.raises(AggMatchError, match=r"Cannot read .*sessions\.jsonl: .*hardware, started, versions"):
-        folder.last_session()
+
+
+@pytest.mark.parametrize("damage", [b'{"step": 50}\n', b'{"st\n', b"[]\n", b"\n"])
+def test_a_corrupt_session_is_left_out_with_a_warning(tmp_path: Path, damage: bytes):
+    folder = RunFolder(tmp_path)
+    folder.note_session(SESSION)
+    with folder.sessions.open("ab") as file:
+        file.write(damage)
+    with pytest.warns(UserWarning, match=r"sessions\.jsonl, line 2 is corrupt"):
+        assert folder.last_session() == SESSION
+
+
+def test_a_session_that_a_kill_cut_short_is_replaced_by_the_next_one(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    folder.note_session(SESSION)
+    with folder.sessions.open("ab") as file:
+        file.write(b'{"step": 40, "sta')
+    assert folder.last_session() == SESSION
+    folder.note_session(SESSION | {"step": 60})
+    assert folder.last_session() == SESSION | {"step": 60}
+    assert len(folder.sessions.read_bytes().splitlines()) == 2
 
 
 def test_the_error_of_an_invalid_configuration_names_its_file(tmp_path: Path):

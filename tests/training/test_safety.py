@@ -67,6 +67,7 @@ def name_code(folder: RunFolder, key: str, name: str) -> None:
     section, _, setting = key.partition(".")
     config = folder.read_config()
     folder.write_json(folder.config, config | {section: {**config[section], setting: name}})
+    shutil.rmtree(folder.checkpoints, ignore_errors=True)  # they would not fit
 
 
 @pytest.mark.parametrize("key", KEYS)

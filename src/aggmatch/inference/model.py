@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from aggmatch.models import Network, images_at_once
 from aggmatch.runs.checkpoint import Checkpoint, unpack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
+from aggmatch.validate import Count, Natural, Range, require
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class TrainedModel:
             if folder.result():
                 raise AggMatchError(f"{folder.model} is missing, although the run is finished. {restore_hint(folder)}")
             raise AggMatchError(f"{run} has no model yet: its run is not finished. Continue it with --resume.")
-        saved = read_saved(folder.model)
+        saved = read_saved(folder.model, restore_hint(folder))
         if not all(tensor.isfinite().all() for tensor in saved.tensors.values() if tensor.is_floating_point()):
             raise AggMatchError(f"{folder.model} is corrupt: a value is not finite. {restore_hint(folder)}")
         device = choose_device(settings.runtime.device)
@@ -62,7 +63,7 @@ class TrainedModel:
             method, (network,) = rebuild(saved, settings, device, "network")
             for name in method.predictor:
                 method.get_buffer(name).copy_(saved.tensors[f"method.{name}"])
-        return cls(network, method, tuple(saved.facts["classes"]), int(saved.facts["size"]), settings)
+        return cls(network, method, tuple(saved.facts["classes"]), saved.facts["size"], settings)
 
     def data(self, *, download: bool = False) -> DataSet:
         """The data set that it was trained on."""
@@ -116,12 +117,12 @@ class Snapshot:
     @classmethod
     def load(cls, path: Path, settings: RunSettings) -> "Snapshot":
         """Read one file in the folder `snapshots` of a run with these settings."""
-        saved = read_saved(path)
+        saved = read_saved(path, "Copy it back, or delete it: figures use the other snapshots.")
         device = choose_device(settings.runtime.device)
         with naming_errors_of(path):
             method, (online, average) = rebuild(saved, settings, device, "online", "average")
             method.load_state_dict(saved.section("method"))
-            return cls(int(saved.facts["step"]), online, average, method)
+            return cls(saved.facts["step"], online, average, method)
 
 
 def restore_hint(folder: RunFolder) -> str:
@@ -129,10 +130,28 @@ def restore_hint(folder: RunFolder) -> str:
     return f"Copy it back, or delete it and {folder.summary.name} and finish the run again with --resume."
 
 
-def read_saved(path: Path) -> Checkpoint:
-    """Read the tensors and facts of a model or snapshot."""
-    with naming_errors_of(path):
-        return unpack(path.read_bytes())
+class Facts(TypedDict):
+    """What a model or snapshot must say about itself; see `Run.facts`."""
+
+    classes: list[str]
+    channels: Literal[1, 3]
+    size: Annotated[int, Range(1, 2**14)]
+    labels: Count
+    images: Annotated[int, Range(1, 2**32)]
+    step: Natural
+    mixed: NotRequired[bool]
+
+
+def read_saved(path: Path, advice: str = "") -> Checkpoint:
+    """Read the tensors and facts of a model or snapshot; `advice` follows the message about a corrupt file."""
+    try:
+        saved = unpack(path.read_bytes())
+    except OSError as error:
+        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
+    except ValueError as error:
+        raise AggMatchError(f"Cannot read {path}: {error}. {advice}".rstrip()) from None
+    require(saved.facts, Facts, path)
+    return saved
 
 
 def rebuild(
@@ -156,7 +175,7 @@ def rebuild(
 
 @contextmanager
 def naming_errors_of(path: Path) -> Iterator[None]:
-    """Turn the errors of a corrupt or missing file into one `AggMatchError` that names it."""
+    """Turn the errors of networks that are not those in a file into one `AggMatchError` that names it."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -166,5 +185,5 @@ def naming_errors_of(path: Path) -> Iterator[None]:
             f"Cannot read {path}: its tensors do not fit the networks of aggmatch {__version__}. "
             f"Use the version that wrote it (see summary.json), or train again."
         ) from error
-    except (OSError, ValueError, KeyError) as error:
-        raise AggMatchError(f"Cannot read {path}: {error}.") from error
+    except KeyError as error:
+        raise AggMatchError(f"Cannot read {path}: it lacks {error}.") from error

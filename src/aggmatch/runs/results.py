@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
-from aggmatch.files import write_atomically
+from aggmatch.files import write_output
 from aggmatch.registry import refuse_code
 from aggmatch.runs.stored import StoredRun
 from aggmatch.settings import parts_named, resolve
 from aggmatch.validate import Natural, Percent, parse_json
 
-ELSEWHERE = ("data", "labels", "fold", "seed", "method", "steps", "network", "hardware", "versions")
+ELSEWHERE = ("data", "labels", "fold", "seed", "method", "steps", "network", "hardware", "versions", "metrics_digest")
 """Entries of a summary that a line holds in its configuration or next to its result."""
 
 
@@ -116,5 +116,5 @@ def add_results(path: Path, runs: Sequence[StoredRun], allow: Iterable[str] = ()
     new = {run.key: encode(run) for run in runs}
     before = read_results(path, allow) if path.exists() else []
     kept = [line.text for line in before if line.key not in new]
-    write_atomically(path, ("\n".join([*kept, *new.values()]) + "\n").encode())
+    write_output(path, ("\n".join([*kept, *new.values()]) + "\n").encode())
     return len(before) - len(kept)

@@ -5,28 +5,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from aggmatch.config import Layer
 from aggmatch.data import DataSet, DataSettings, Split, load_for
+from aggmatch.data.splits import read_content
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import short_name
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.stats import Length, Median, describe_noise, median_of_last, unique_names
 from aggmatch.settings import RunSettings
-from aggmatch.validate import Natural, read_json
 
 Value = TypeVar("Value")
 EVALUATED = ("accuracy_average", "accuracy_online")
 PSEUDO = ("pseudo_precision", "pseudo_recall", "pseudo_coverage")
-
-
-class Drawn(TypedDict):
-    """The values of `split.json` that can be read without the data."""
-
-    labeled: list[Natural]
-    fold: Natural
 
 
 class DataSets:
@@ -191,8 +184,7 @@ class StoredRun:
     @cached_property
     def drawn(self) -> dict[str, Any]:
         """The stored split, with labels and fold; it can be read without the data."""
-        drawn: dict[str, Any] = read_json(self.folder.split, Drawn)
-        return drawn
+        return {**read_content(self.folder.split)}
 
     @cached_property
     def snapshots(self) -> list[Path]:
@@ -234,7 +226,7 @@ def read_run(
     settings = folder.settings_here(changes, allow=allow)
     if changes:
         choose_device(settings.runtime.device)  # fail now rather than after the first figures
-    records, summary = folder.records(), folder.result()
+    summary, records = folder.result(), folder.records()  # in this order: a run that ends now logs no more
     place = summary or folder.last_session() or {}
     return StoredRun(
         settings=settings,

@@ -19,13 +19,14 @@ from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device, provenance
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import accuracies, evaluate
-from aggmatch.files import write_atomically
+from aggmatch.files import digest, sealed, write_atomically
 from aggmatch.registry import absolute
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint, pack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.log import Log
 from aggmatch.runs.stats import median_of_last
+from aggmatch.runs.unchanged import check_config, check_split, refuse_changes
 from aggmatch.settings import RunSettings, parts_named
 from aggmatch.signals import signals
 from aggmatch.training.meters import Pace
@@ -180,6 +181,7 @@ class Run:
         """Write a checkpoint, unless the run has diverged."""
         self.check_finite(weights=True)
         facts = {"seconds": self.seconds, "log_position": log.sync()}
+        facts |= {"configuration": self.settings.identity(), "split": self.split.digests}
         checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.checkpoint(**facts))
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -225,7 +227,7 @@ class Run:
         tensors = {f"network.{name}": tensor for name, tensor in state.evaluated.state_dict().items()}
         tensors |= {f"method.{name}": state.method.get_buffer(name) for name in state.method.predictor}
         write_atomically(self.folder.model, pack(Checkpoint(tensors, self.facts())))
-        self.folder.write_json(self.folder.summary, summary)
+        self.folder.write_json(self.folder.summary, sealed(summary))
 
     def summarize(self) -> dict[str, Any]:
         """Evaluate the reported network and return the content of `summary.json`."""
@@ -251,6 +253,7 @@ class Run:
             "seconds": round(self.seconds, 1),
             **provenance(state.device, state.threads),
             "finished": timestamp(),
+            "metrics_digest": digest(self.folder.metrics.read_bytes()),
         }
 
 
@@ -305,6 +308,10 @@ def resume(
     folder = RunFolder(Path(out))
     if not folder.holds_run:
         raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one without --resume.")
+    latest = checkpoints.load_newest(folder.checkpoints)
+    if latest is not None:
+        check_config(folder, latest.facts.get("configuration", {}))
+        check_split(folder, latest.facts.get("split", {}))
     settings = resumed_settings(folder, changes, allow)
     if data is None:
         settings = located(settings)
@@ -322,7 +329,6 @@ def resume(
     state = Trainer(settings, data, split, choose_device(settings.runtime.device))
     folder.note_data(settings.data.name)
     run = Run(settings, data, split, folder, state)
-    latest = checkpoints.load_newest(folder.checkpoints)
     if latest is not None:
         run.restore(latest)
     elif folder.metrics.exists() and not folder.summary.exists():
@@ -356,12 +362,7 @@ def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] =
         settings = folder.settings(changes, allow=allowed)
         differing = differences(stored.to_dict(), settings.to_dict())
         changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
-    places = changed.get("data.name")
-    if places and all(map(is_folder, places)):  # the split checks whether the images are the same
-        del changed["data.name"]
-    if changed:
-        listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
-        raise AggMatchError(f"Cannot resume {folder.path}: {listed}. Drop the change, or choose another --out.")
+    refuse_changes(folder, changed, "Drop the change, or choose another --out.")
     return settings
 
 
