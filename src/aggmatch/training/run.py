@@ -66,6 +66,8 @@ class Run:
     log_position: int = 0
     """Bytes of the metrics file up to this state."""
     started: float = field(default_factory=time.monotonic)
+    new: bool = False
+    """Whether this process has created the folder."""
 
     @property
     def seconds(self) -> float:
@@ -98,7 +100,7 @@ class Run:
             self.folder.note_session(now | provenance(state.device, state.threads))
             pace = Pace(state.images_per_step, state.steps_done)
             while state.steps_done < train.steps:
-                state.step()
+                self.step()
                 record: dict[str, Any] = {}
                 if self.due(train.log_every):
                     record |= self.read_metrics() | {"images_per_second": pace.read(state.steps_done)}
@@ -120,6 +122,15 @@ class Run:
                 if stopping and state.steps_done < train.steps:
                     raise Stopped(state.steps_done, received[0])
             self.finish()
+
+    def step(self) -> None:
+        """Train one step. If the very first one fails, the new folder is deleted: it would be of no use."""
+        try:
+            self.state.step()
+        except Exception:
+            if self.new and self.state.steps_done == 0:
+                self.folder.discard()
+            raise
 
     def due(self, every: int) -> bool:
         """Whether it is time for something that happens every N steps and at the last one."""
@@ -285,7 +296,7 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
         settings = replace(settings, data=replace(settings.data, labels=len(split.labeled), fold=split.fold))
     state = Trainer(settings, data, split, device)
     folder.create(split.encoded(), settings.to_dict())
-    return Run(settings, data, split, folder, state)
+    return Run(settings, data, split, folder, state, new=True)
 
 
 def resume(
