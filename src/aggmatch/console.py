@@ -5,26 +5,44 @@ import io
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from aggmatch.tables import visible
+
 
 class LastingConsole(Console):
     """A console that survives a closed pipe: `aggmatch train | head` stops the output, not the training."""
+
+    lasting = False
+    """Whether it also survives other errors, such as a full disk: during training, where only the folder counts."""
 
     def on_broken_pipe(self) -> None:
         """Print nothing from now on."""
         self.quiet = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.file.fileno())  # for output that is still buffered
+        os.close(nowhere)
+
+    def _check_buffer(self) -> None:
+        """Write what was printed."""
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if not self.lasting:
+                raise
+            self.on_broken_pipe()
+            complain(f"Warning: Cannot print: {error.strerror}. The command goes on without output.")
 
 
 WIDE = 160
 """Columns without a terminal: in a pipe, a row of a table should be one line."""
-stdout = LastingConsole(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE)
+stdout = LastingConsole(width=None if "COLUMNS" in os.environ or (sys.stdout and sys.stdout.isatty()) else WIDE)
 stderr = LastingConsole(stderr=True)
+stderr.lasting = True
 
 
 def say(text: str, *, error: bool = False, quiet: bool = False) -> None:
@@ -33,15 +51,22 @@ def say(text: str, *, error: bool = False, quiet: bool = False) -> None:
     Brackets are not markup, colons are not emoji, and only the terminal itself breaks long lines.
     """
     if not quiet:
-        (stderr if error else stdout).out(text, highlight=False)
+        (stderr if error else stdout).out(visible(text), highlight=False)
+
+
+def complain(text: str) -> None:
+    """Print a warning or an error to standard error, if that is possible."""
+    with suppress(OSError):
+        print(visible(text), file=sys.stderr)
 
 
 def follow(records: Iterable[dict[str, Any]], *, title: str, done: int, steps: int, network: str, quiet: bool) -> None:
     """Consume the records of a training run and show each one as it comes.
 
     title: name of the run. done, steps: steps before the first record, and in all. network: the one whose accuracy is
-    shown. quiet: show nothing.
+    shown. quiet: show nothing. If the output fails, training goes on without it.
     """
+    stdout.lasting = True
     if quiet:
         for _ in records:
             pass
@@ -64,7 +89,7 @@ def follow_live(records: Iterable[dict[str, Any]], title: str, done: int, steps:
     )
     facts: dict[str, str] = {}
     with Progress(*columns, console=stdout) as progress:
-        task = progress.add_task(title, total=steps, completed=done, facts="")
+        task = progress.add_task(visible(title), total=steps, completed=done, facts="")
         for record in records:
             facts |= describe(record, network)
             progress.update(task, completed=record["step"], facts="  ".join(facts.values()))
