@@ -36,5 +36,6 @@ def fail(message: str) -> NoReturn:
 
 
 def lacks_memory(error: RuntimeError) -> bool:
-    """Whether torch failed to allocate memory, on any device."""
-    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    """Whether torch failed to allocate memory, on any device, or was asked for more than a machine can have."""
+    sentences = ("can't allocate memory", "Storage size calculation overflowed")
+    return type(error).__name__ == "OutOfMemoryError" or any(sentence in str(error) for sentence in sentences)

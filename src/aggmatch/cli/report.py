@@ -36,7 +36,7 @@ def figures(
     from aggmatch.console import say
     from aggmatch.files import write_output
     from aggmatch.report.figure import files
-    from aggmatch.report.figures import draw
+    from aggmatch.report.figures import draw, select
     from aggmatch.runs.stored import read_runs
 
     changes = gather(None, None, data_dir=data_dir, device=device)
@@ -52,7 +52,8 @@ def figures(
         captions.append(f"## {', '.join(written)}\n\n**{panel.title}.** {panel.caption}\n")
     if not captions:
         wanted = ", ".join(names or ["all figures"])
-        why = " ".join(reasons) or "these runs lack what it needs: a log, a model or snapshots."
+        needs = dict.fromkeys(figure.needs for figure in select(names).values())
+        why = " ".join(reasons) or f"these runs do not have {' or '.join(needs)}."
         raise AggMatchError(f"Nothing could be drawn for {wanted}: {why}")
     write_output(out / "captions.md", "\n".join(captions).encode())
     say(str(out / "captions.md"))
