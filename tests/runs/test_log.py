@@ -84,12 +84,10 @@ def test_a_last_line_without_a_newline_counts_only_if_it_is_complete(tmp_path: P
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
 def test_a_failed_write_is_one_clear_error(tmp_path: Path):
     sentence = r"Cannot write .*metrics\.jsonl: No space left on device\. Checkpoints are unchanged\."
-    with (
-        Path("/dev/full").open("wb") as full,
-        pytest.raises(AggMatchError, match=sentence),
-        Log(tmp_path / "metrics.jsonl") as log,
-    ):
+    log = Log(tmp_path / "metrics.jsonl")
+    with Path("/dev/full").open("wb") as full:
         os.dup2(full.fileno(), log.file.fileno())
+    with pytest.raises(AggMatchError, match=sentence), log:
         log.write({"step": 1})
 
 
