@@ -31,8 +31,11 @@ def is_folder(name: str) -> bool:
     """Whether a data set is a folder of images: not a known name, and a folder that exists or the path of one."""
     if name in SOURCES:
         return False
-    if name and Path(name).is_dir():
-        return True
+    try:
+        if name and Path(name).is_dir():
+            return True
+    except OSError:  # too long for a name of a file
+        return False
     return not is_code(name) and any(separator in name for separator in (os.sep, os.altsep) if separator)
 
 
