@@ -41,10 +41,12 @@ def tallies(kinds: list[str], place: Path, scale: float, seed: int) -> Iterator[
 def main() -> None:
     """Try everything, print the tallies, and fail if one case ended badly."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], default=[*KINDS])
+    parser.add_argument("kinds", nargs="*", default=[*KINDS], help="kills, writes, damage, hostile")
     parser.add_argument("--scale", type=float, default=1.0, help="Share of the cases to try.")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
+    if unknown := {*chosen.kinds} - {*KINDS}:
+        sys.exit(f"Unknown kind of fault: {', '.join(unknown)}.")
     if not COMPILER:
         sys.exit("The failing disk needs a C compiler: install gcc.")
     torch.set_num_threads(1)
