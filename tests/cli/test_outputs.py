@@ -66,3 +66,15 @@ def test_names_of_files_with_control_characters_are_shown_and_not_obeyed(run, pl
     assert code == 2
     assert r"missing\x1b]0;x\x07.png" in err
     assert "\x1b" not in out + err
+
+
+def test_a_run_folder_may_have_any_name(run, place):
+    folder = os.fsdecode(b"r\xff<b>\x1b[2J\n")
+    (place / "run").rename(folder)
+    for words in (["results", folder], ["evaluate", folder], ["figures", folder, "--only", "accuracy", "--out", "f"]):
+        code, out, err = run(*words)
+        assert code == 0, err
+        assert "\x1b" not in out + err
+    assert run("report", folder, "--out", "page.html", "-q")[0] == 0
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "<b>\x1b" not in page

@@ -1,6 +1,7 @@
 """A run read back: from its folder, or from a line of a results file."""
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -236,7 +237,7 @@ def read_run(
         hardware=place.get("hardware"),
         versions=place.get("versions"),
         path=path,
-        name=path.resolve().name,
+        name=os.fsencode(path.resolve().name).decode(errors="replace"),  # the report is UTF-8
         download=download,
     )
 
