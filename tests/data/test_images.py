@@ -1,6 +1,7 @@
 import errno
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,7 +127,8 @@ def test_every_exception_of_a_parser_becomes_an_error_that_names_the_file(thrown
 
 
 def test_the_error_about_an_array_says_how_to_convert_it():
-    pixels, labels = np.zeros((2, 1, 8, 8), np.uint8), np.zeros(2, np.int64)
+    pixels: Any = np.zeros((2, 1, 8, 8), np.uint8)
+    labels: Any = np.zeros(2, np.int64)
     with pytest.raises(AggMatchError, match=r"Pixels must be a torch tensor, got ndarray\. .*from_numpy"):
         Images(pixels, labels)
     with pytest.raises(AggMatchError, match=r"Labels must be a torch tensor, got ndarray\. .*from_numpy"):

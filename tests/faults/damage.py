@@ -33,7 +33,7 @@ def read_everything(folder: Path, data: DataSet) -> dict[str, Any]:
     """All that commands read from a run folder: its results line, its split, its networks and what they predict."""
     run = read_run(folder)
     split = [run.drawn[name] for name in ("fold", "labeled", "labels", "unlabeled")]
-    seen = {"records": [*run.records], "split": split, "settings": run.settings.identity()}
+    seen: dict[str, Any] = {"records": [*run.records], "split": split, "settings": run.settings.identity()}
     seen |= {"result": encode(run)} if run.finished else {"hardware": run.hardware}
     for path in run.snapshots:
         snapshot = Snapshot.load(path, run.settings)

@@ -34,7 +34,7 @@ def runs(tmp_path_factory) -> Path:
     list(start(resolve(QUICK), place / "finished").train())
     records = start(resolve(QUICK), place / "halfway").train()
     assert [next(records)["step"] for _ in range(3)] == [1, 2, 3]
-    records.close()
+    del records
     return place
 
 

@@ -191,7 +191,7 @@ class Run:
     def save(self, log: Log) -> None:
         """Write a checkpoint, unless the run has diverged."""
         self.check_finite(weights=True)
-        facts = {"seconds": self.seconds, "log_position": log.sync()}
+        facts: dict[str, Any] = {"seconds": self.seconds, "log_position": log.sync()}
         facts |= {"configuration": self.settings.identity(), "split": self.split.digests}
         checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.checkpoint(**facts))
 
