@@ -132,3 +132,8 @@ def test_text_that_no_file_can_hold_is_refused(text):
 def test_deeply_nested_json_gives_one_clear_error(text):
     with pytest.raises(AggMatchError, match=r"Cannot read there: it is (nested|not JSON)"):
         parse_json(text, Any, "there")
+
+
+def test_names_of_entries_are_text_that_a_file_can_hold():
+    with pytest.raises(InvalidValue, match="a name in key must be text that a file can hold"):
+        check({"caf\udce9": 1}, dict[str, int], "key")

@@ -120,8 +120,8 @@ def check_table(value: Any, kind: Any, key: str) -> dict[str, Any]:
         raise InvalidValue(key or "it", f"must be a table, got {shorten(value)}")
     if missing := [name for name in getattr(kind, "__required_keys__", ()) if name not in value]:
         raise InvalidValue(key or "it", f"lacks {', '.join(sorted(missing))}")
-    for name in value:
-        check(name, str, f"{key}, an entry's name," if key else "the name of an entry")
+    for name in () if is_typeddict(kind) else value:
+        check(name, str, f"a name in {key}" if key else "a name in it")
     known = get_type_hints(kind, include_extras=True) if is_typeddict(kind) else dict.fromkeys(value, get_args(kind)[1])
     checked = {
         name: check(value[name], known[name], f"{key}.{name}" if key else name) for name in known if name in value
