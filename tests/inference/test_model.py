@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
@@ -160,3 +161,42 @@ def test_a_checkpoint_without_facts_on_the_data_takes_them_from_the_data_set(int
         model = TrainedModel.load(interrupted.folder.path)
     pixels = interrupted.data.test.pixels[:5]
     assert torch.equal(old.predict(pixels), model.predict(pixels))
+
+
+def test_no_flipped_bit_of_a_model_changes_a_prediction(run, tmp_path):
+    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "run"))
+    content, pixels = folder.model.read_bytes(), run.data.test.pixels[:50]
+    expected = TrainedModel.load(folder.path).predict(pixels)
+    random, refused = Random(0), 0
+    for _ in range(100):
+        damaged = bytearray(content)
+        damaged[random.randrange(len(content))] ^= 1 << random.randrange(8)
+        folder.model.write_bytes(damaged)
+        try:
+            assert torch.equal(TrainedModel.load(folder.path).predict(pixels), expected)
+        except AggMatchError as error:
+            refused += str(error).startswith(f"Cannot read {folder.model}: ")
+    assert refused >= 95  # a flip in the word "digest" itself is harmless
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"classes": 10},
+        {"classes": [1, 2]},
+        {"size": "8"},
+        {"size": -1},
+        {"channels": 7},
+        {"labels": [1]},
+        {"images": 10**30},
+        {"step": None},
+        {"mixed": "no"},
+    ],
+)
+def test_the_error_names_a_fact_of_a_wrong_type(run, tmp_path, change):
+    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "run"))
+    saved = unpack(folder.model.read_bytes())
+    folder.model.write_bytes(pack(Checkpoint(saved.tensors, {**saved.facts, **change})))
+    (key,) = change
+    with pytest.raises(AggMatchError, match=rf"Cannot read .*model\.safetensors: {key}\b.* must be"):
+        TrainedModel.load(folder.path)

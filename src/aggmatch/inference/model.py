@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -22,9 +22,10 @@ from aggmatch.methods import Method, build_modules
 from aggmatch.models import Network, images_at_once
 from aggmatch.models.pretrained import freeze
 from aggmatch.runs import checkpoint as checkpoints
-from aggmatch.runs.checkpoint import Checkpoint, unpack
+from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
+from aggmatch.validate import Count, Natural, Range, require
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class TrainedModel:
         settings = folder.settings_here(changes, allow=allow)
         device = choose_device(settings.runtime.device)
         if folder.model.exists():
-            place, saved, section = folder.model, read_saved(folder.model), "network"
+            place, saved, section = folder.model, read_saved(folder.model, restore_hint(folder)), "network"
         elif folder.result():
             raise AggMatchError(f"{folder.model} is missing, although the run is finished. {restore_hint(folder)}")
         else:
@@ -69,7 +70,7 @@ class TrainedModel:
                 method.get_buffer(name).copy_(saved.tensors[f"method.{name}"])
         if section != "network" and type(method).prepare is not Method.prepare:  # the buffers fit the other network
             prepare(method, network, labeled_images(folder, settings), threads=settings.runtime.threads)
-        return cls(network, method, tuple(saved.facts["classes"]), int(saved.facts["size"]), settings)
+        return cls(network, method, tuple(saved.facts["classes"]), saved.facts["size"], settings)
 
     def data(self, *, download: bool = False) -> DataSet:
         """The data set that it was trained on."""
@@ -125,7 +126,8 @@ class Snapshot:
     @classmethod
     def load(cls, path: Path, settings: RunSettings) -> "Snapshot":
         """Read one file in the folder `snapshots` of a run with these settings."""
-        return cls.restore(read_saved(path), RunFolder(path.parent.parent), path, settings)
+        saved = read_saved(path, "Copy it back, or delete it: figures use the other snapshots.")
+        return cls.restore(saved, RunFolder(path.parent.parent), path, settings)
 
     @classmethod
     def newest(cls, folder: RunFolder, settings: RunSettings) -> "Snapshot":
@@ -139,7 +141,7 @@ class Snapshot:
         with naming_errors_of(place):
             method, (online, average) = rebuild(saved, folder, settings, device, "online", "average")
             method.load_state_dict(saved.section("method"))
-            return cls(int(saved.facts["step"]), online, average, method)
+            return cls(saved.facts["step"], online, average, method)
 
 
 def newest_checkpoint(folder: RunFolder, settings: RunSettings) -> Checkpoint:
@@ -174,10 +176,23 @@ def restore_hint(folder: RunFolder) -> str:
     return f"Copy it back, or delete it and {folder.summary.name} and finish the run again with --resume."
 
 
-def read_saved(path: Path) -> Checkpoint:
-    """Read the tensors and facts of a model or snapshot."""
-    with naming_errors_of(path):
-        return unpack(path.read_bytes())
+class Facts(TypedDict):
+    """What a model or snapshot must say about itself; see `Run.facts`."""
+
+    classes: list[str]
+    channels: Literal[1, 3]
+    size: Annotated[int, Range(1, 2**14)]
+    labels: Count
+    images: Annotated[int, Range(1, 2**32)]
+    step: Natural
+    mixed: NotRequired[bool]
+
+
+def read_saved(path: Path, advice: str = "") -> Checkpoint:
+    """Read the tensors and facts of a model or snapshot; `advice` follows the message about a corrupt file."""
+    saved = checkpoints.read(path, advice)
+    require(saved.facts, Facts, path)
+    return saved
 
 
 def rebuild(
@@ -196,7 +211,7 @@ def rebuild(
             **counts,
         )
     if network.frozen is not None:
-        freeze(network.frozen, read_saved(folder.backbone).tensors)
+        freeze(network.frozen, checkpoints.read(folder.backbone).tensors)
     network.mixed = facts.get("mixed", False) and device.type == "cuda"  # bfloat16 is slow on a CPU
     networks = []
     for section in sections:
@@ -208,7 +223,7 @@ def rebuild(
 
 @contextmanager
 def naming_errors_of(path: Path) -> Iterator[None]:
-    """Turn the errors of a corrupt or missing file into one `AggMatchError` that names it."""
+    """Turn the errors of networks that are not those in a file into one `AggMatchError` that names it."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -218,5 +233,5 @@ def naming_errors_of(path: Path) -> Iterator[None]:
             f"Cannot read {path}: its tensors do not fit the networks of aggmatch {__version__}. "
             f"Use the version that wrote it (see summary.json), or train again."
         ) from error
-    except (OSError, ValueError, KeyError) as error:
-        raise AggMatchError(f"Cannot read {path}: {error}.") from error
+    except KeyError as error:
+        raise AggMatchError(f"Cannot read {path}: it lacks {error}.") from error
