@@ -1,4 +1,4 @@
-"""Commands that use a finished model: predict, export."""
+"""Commands that use a trained model: predict, export."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +9,13 @@ from aggmatch.cli.app import AllowCode, Device, app, gather
 from aggmatch.errors import AggMatchError
 
 FORMATS = (".csv", ".json")
-Trained = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
+Trained = Annotated[Path, typer.Argument(help="Folder of a run. Of an unfinished one, the newest checkpoint is used.")]
 
 
 @app.command()
 def predict(
     run: Trained,
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders or .zip files of them.")],
     out: Annotated[Path | None, typer.Option(help="Write the table here: FILE.csv or FILE.json.")] = None,
     all_: Annotated[
         bool, typer.Option("--all", help="Probabilities of all classes, not only the most probable.")
@@ -23,27 +23,27 @@ def predict(
     device: Device = None,
     allow_code: AllowCode = None,
 ) -> None:
-    """Predict the classes of new images with a finished run's model."""
+    """Predict the classes of new images with a run's model."""
     if out is not None:
         check_out(out, run, FORMATS)
 
     from aggmatch.console import say, stdout
-    from aggmatch.data.folder import find_images
+    from aggmatch.data.own_images import image_files
     from aggmatch.files import write_atomically
     from aggmatch.inference.model import TrainedModel
     from aggmatch.tables import Table
 
     model = TrainedModel.load(run, gather(device=device), allow=allow_code or ())
-    files: list[Path] = []
+    files: dict[Path, str] = {}
     for path in images:
         if not path.exists():
-            raise AggMatchError(f"{path} does not exist. Name image files, or folders of them.")
-        files += find_images(path) if path.is_dir() else [path]
+            raise AggMatchError(f"{path} does not exist. Name image files, or folders or .zip files of them.")
+        files |= image_files(path, model.settings.runtime.cache_dir)
     rows = []
-    for file, probs in model.predict_files(files):
+    for file, probs in model.predict_files(list(files)):
         best = int(probs.argmax())
         shown = probs if all_ else probs[:0]
-        rows.append([str(file), model.classes[best], *(round(p, 6) for p in [float(probs[best]), *shown.tolist()])])
+        rows.append([files[file], model.classes[best], *(round(p, 6) for p in [float(probs[best]), *shown.tolist()])])
     if not rows:
         raise AggMatchError(f"No image could be read in {', '.join(map(str, images))}.")
     each = [f"p({name})" for name in model.classes] if all_ else []  # a class may be called "file"
@@ -62,7 +62,7 @@ def export(
     out: Annotated[Path | None, typer.Option(help="File to write.", show_default="RUN/model.onnx")] = None,
     allow_code: AllowCode = None,
 ) -> None:
-    """Write a finished run's model as ONNX: images in, class probabilities out."""
+    """Write a run's model as ONNX: images in, class probabilities out."""
     from aggmatch.console import say
     from aggmatch.files import write_atomically
     from aggmatch.inference.export import to_onnx

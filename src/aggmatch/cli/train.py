@@ -1,6 +1,7 @@
 """Commands for one run: train and evaluate; and list."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,10 +23,12 @@ from aggmatch.cli.app import (
     follow_run,
     gather,
 )
-from aggmatch.errors import unknown
+from aggmatch.errors import AggMatchError, unknown
 from aggmatch.registry import short_name
 
 if TYPE_CHECKING:
+    from aggmatch.data import DataSet, Split
+    from aggmatch.settings import RunSettings
     from aggmatch.tables import Table
     from aggmatch.training.run import Run
 
@@ -44,6 +47,9 @@ def train(
     config: Config = None,
     set_: Set = None,
     split: Annotated[Path | None, typer.Option(help="Reuse the labelled images of a split.json.")] = None,
+    labels_file: Annotated[
+        Path | None, typer.Option(help="Table of labels for a folder of images: CSV with columns file, label.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     data_dir: DataDir = None,
     download: Download = False,
@@ -64,6 +70,7 @@ def train(
         steps=steps,
         recipe=recipe,
         split=split and split.resolve(),
+        labels_file=labels_file and labels_file.resolve(),
         data_dir=data_dir,
         device=device,
         tensorboard=tensorboard or None,
@@ -77,43 +84,91 @@ def train(
         out = Path("runs") / run_name(resolve(with_split(layers)))
     if resume:
         run = loop.resume(out, layers, download=download, allow=allow_code or ())
+        if not run.finished:
+            say_what_was_read(run.settings, run.data, run.split, quiet=quiet)
     else:
-        run = loop.start(resolve(with_split(layers)), out, download=download)
+        settings = resolve(with_split(layers))
+        on_read = partial(say_what_was_read, settings, quiet=quiet)
+        run = loop.start(settings, out, download=download, on_read=on_read)
     follow_run(run, quiet=quiet)
     if not quiet:
         print_summary(run)
 
 
+def say_what_was_read(settings: "RunSettings", data: "DataSet", split: "Split", *, quiet: bool) -> None:
+    """Print what own images are and how they are learned, and warn about what looks wrong; nothing for other data."""
+    from aggmatch.console import say
+    from aggmatch.data import is_own_images
+    from aggmatch.data.summary import describe, doubts
+    from aggmatch.runs.stats import small_test
+
+    if not is_own_images(settings.data.name):
+        return
+    say(f"{describe(data, split)}.", quiet=quiet)
+    say(how_it_learns(settings), quiet=quiet)
+    for doubt in [*doubts(data, split), small_test(len(data.test))]:
+        if doubt:
+            say(f"Warning: {doubt}", error=True)
+
+
+def how_it_learns(settings: "RunSettings") -> str:
+    """Return a sentence on the network of a run and its length."""
+    from aggmatch.models.pretrained import HINT, weights_installed
+
+    name, steps = short_name(settings.model.name), f"{settings.train.steps:,} steps"
+    match settings.train.backbone:
+        case "frozen":
+            return f"{name} is pretrained and frozen: its features are computed once, then {steps} train a classifier."
+        case "finetune":
+            return f"{name} is pretrained: {steps} train all its layers."
+        case "scratch":
+            more = "" if weights_installed() else f" Pretrained weights need far fewer labels. {HINT}"
+            return f"{name} is trained from scratch, {steps}.{more}"
+
+
 def print_summary(run: "Run") -> None:
     """Print the result of a finished run and its folder."""
     from aggmatch.console import say
-    from aggmatch.runs.stats import median_of_last
+    from aggmatch.runs.stats import FEW_TEST_IMAGES, median_of_last, wilson
 
     summary, records = run.folder.result(), run.folder.records()
     assert summary is not None, "the run is finished"
     name = f"accuracy_{summary['network']}"
     median = median_of_last([record[name] for record in records if name in record])
     last = f"; median of the last {median.evaluations} evaluations {median.value:.2f} %" if median else ""
+    accuracy, images = summary["accuracy"], len(run.data.test)
+    result = "accuracy not measured, without test images"
+    if accuracy is not None:
+        few = f" of {images} images, 95 % interval {wilson(round(accuracy * images / 100), images)}"
+        result = (
+            f"{accuracy:.2f} % test accuracy{few if 0 < images < FEW_TEST_IMAGES else ''} ({summary['network']} "
+            f"network, last step{last if median and median.evaluations > 1 else ''})"
+        )
     say(
         f"{short_name(summary['method'])} on {Path(short_name(summary['data'])).name}, {summary['labels']} labels, "
-        f"fold {summary['fold']}, {summary['steps']} steps, {run.settings.recipe} recipe: {summary['accuracy']:.2f} % "
-        f"test accuracy ({summary['network']} network, last step"
-        f"{last if median and median.evaluations > 1 else ''}), "
+        f"fold {summary['fold']}, {summary['steps']} steps, {run.settings.recipe} recipe: {result}, "
         f"{summary['seconds']:.0f} s."
     )
+    if probes := summary.get("probes"):
+        best = max(probes, key=probes.__getitem__)
+        simpler = " Use the simpler one." if accuracy is not None and probes[best] >= accuracy else ""
+        listed = ", ".join(f"{name} {value:.2f} %" for name, value in probes.items())
+        say(f"On the same features and labels: {listed}.{simpler}")
     say(f"Run folder: {run.folder.path}")
 
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    images: Annotated[Path | None, typer.Argument(help="Other images: a folder with one subfolder per class.")] = None,
+    run: Annotated[Path, typer.Argument(help="Folder of a run. Of an unfinished one, the newest checkpoint is used.")],
+    images: Annotated[
+        Path | None, typer.Argument(help="Other images: a folder or .zip with one subfolder per class.")
+    ] = None,
     data_dir: DataDir = None,
     download: Download = False,
     device: Device = None,
     allow_code: AllowCode = None,
 ) -> None:
-    """Measure the test accuracy of a finished run's model, overall and by class, or its accuracy on other images."""
+    """Measure the test accuracy of a run's model, overall and by class, or its accuracy on other images."""
     from aggmatch.console import say, stdout
     from aggmatch.data import Split
     from aggmatch.inference.model import TrainedModel
@@ -127,6 +182,8 @@ def evaluate(
             split = Split.read(path, data)  # fails if the training images have changed
             if not split.tested_on(data):
                 say(f"Warning: the test images of {data.name} have changed since the run.", error=True)
+        if not len(data.test):
+            raise AggMatchError(f"{data.name} has no test images. Name other images: aggmatch evaluate RUN FOLDER")
     result = model.evaluate(data if images is None else images)
     columns = zip(model.classes, result.class_sizes, result.class_accuracy, strict=True)
     rows = [(name, count, accuracy if count else None) for name, count, accuracy in columns]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aggmatch.config import differences, flatten
-from aggmatch.settings import RunSettings, resolve
+from aggmatch.settings import CADENCE, RunSettings, resolve
 from aggmatch.tables import plural, show_mean
 
 if TYPE_CHECKING:
@@ -23,11 +23,13 @@ LAST_EVALUATIONS = 20
 """Number of last evaluations whose median is reported next to the accuracy."""
 NORMAL_QUANTILE = 1.959964
 """Half the width, in standard deviations, of the middle 95 % of a normal distribution."""
-CADENCE = ("steps", "log_every", "evaluate_every")
+LENGTH = ("steps", *CADENCE)
 """Settings of section `train` that say how long and how often, not what a run learns."""
 ALWAYS_NAMED = ("data.name", "data.labels", "recipe")
 """Settings that name every run as soon as two runs differ in them."""
 CLEAN = "clean labels"
+FEW_TEST_IMAGES = 30
+"""Number of test images below which an accuracy means little."""
 
 
 class Length(NamedTuple):
@@ -89,6 +91,20 @@ def wilson(right: int, images: int) -> Interval:
     return Interval(100 * max(middle - spread, 0) / scale, 100 * min((middle + spread) / scale, 1))
 
 
+def small_test(images: int) -> str:
+    """A sentence on how little so few test images say, with the interval of an example; empty if they are enough.
+
+    Example: `small_test(3)` says that 2 of 3 right, 66.7 %, can mean anything from 20.8 to 93.9 %.
+    """
+    if not 0 < images < FEW_TEST_IMAGES:
+        return ""
+    right = max(1, round(0.8 * images))
+    return (
+        f"{plural(images, 'test image')} cannot tell how good a model is: {right} of {images} right, "
+        f"{100 * right / images:.1f} %, can mean anything from {wilson(right, images)}. A few hundred are better."
+    )
+
+
 def mean_and_spread(values: Sequence[float]) -> str:
     """Mean ± sample standard deviation in percent, with the number of runs if there are several."""
     return f"{show_mean(values)} %" + (f" ({len(values)} runs)" if len(values) > 1 else "")
@@ -107,7 +123,7 @@ def recipe_of(settings: RunSettings, *, steps: int | None = None) -> RunSettings
 def without_cadence(settings: RunSettings) -> dict[str, Any]:
     """What decides the result of a run, except its length."""
     identity = settings.identity()
-    identity["train"] = {name: value for name, value in identity["train"].items() if name not in CADENCE}
+    identity["train"] = {name: value for name, value in identity["train"].items() if name not in LENGTH}
     return identity
 
 
@@ -190,7 +206,8 @@ def group_names(runs: "Sequence[StoredRun]") -> list[str]:
 
 def compared_settings(run: "StoredRun") -> dict[str, Any]:
     """Dotted settings that decide a run's result, except its method and those that only distinguish repetitions."""
-    left_out = ("method.name", "data.fold", "data.split", "data.noise_rate", "train.seed")
+    left_out = ["method.name", "data.fold", "data.split", "data.noise_rate", "train.seed"]
+    left_out += [f"train.{name}" for name in CADENCE]
     settings = {key: value for key, value in flatten(run.settings.identity()).items() if key not in left_out}
     if not settings["data.noise_map"]:
         del settings["data.noise_map"]  # named only among runs that have one
@@ -226,7 +243,8 @@ def best_pairs(runs: "Sequence[StoredRun]") -> "Iterator[tuple[StoredRun, Stored
 
     Both learned from the same labels. If the labels were drawn several times, the draw with most groups is taken.
     """
-    for members in conditions([run for run in runs if run.finished]).values():
+    tested = [run for run in runs if run.finished and run.accuracy is not None]
+    for members in conditions(tested).values():
         draws: dict[str, list[StoredRun]] = {}
         for run in members:
             draws.setdefault(json.dumps(run.drawn, sort_keys=True), []).append(run)
@@ -238,7 +256,7 @@ def best_of_groups(runs: "Sequence[StoredRun]") -> "list[StoredRun]":
     """The finished run of the highest accuracy in each group, highest first."""
 
     def accuracy(run: "StoredRun") -> float:
-        assert run.accuracy is not None, "the run is finished"
+        assert run.accuracy is not None, "the run is finished and has test images"
         return run.accuracy
 
     return sorted((max(group, key=accuracy) for group in grouped(runs).values()), key=accuracy, reverse=True)

@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ import torch
 
 from aggmatch import __version__
 from aggmatch.config import Changes, as_layers, differences
-from aggmatch.data import DataSet, Images, Split, is_folder, load_for, locate, make_split
+from aggmatch.data import DataSet, Images, Split, is_own_images, load_for, locate, make_split
 from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device, provenance
 from aggmatch.errors import AggMatchError
@@ -29,8 +29,8 @@ from aggmatch.runs.stats import median_of_last
 from aggmatch.settings import RunSettings, parts_named
 from aggmatch.signals import signals
 from aggmatch.training.inputs import FeatureInputs
-from aggmatch.training.meters import Pace
-from aggmatch.training.optim import cosine_rate
+from aggmatch.training.meters import Pace, pseudo_label_metrics
+from aggmatch.training.optim import learning_rate
 from aggmatch.training.trainer import Trainer
 
 
@@ -92,7 +92,7 @@ class Run:
         if self.finished:
             return
         state, train, runtime = self.state, self.settings.train, self.settings.runtime
-        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}
+        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}.union(runtime.snapshot_steps)
         with self.folder.locked(), self.open_log() as log, self.keeping_place(log), signals() as received:
             now = {"step": state.steps_done, "started": timestamp()}
             self.folder.note_session(now | provenance(state.device, state.threads))
@@ -147,16 +147,15 @@ class Run:
         self.check_finite()
         state, settings = self.state, self.settings
         progress = torch.tensor((state.steps_done - 1) / settings.train.steps)
-        rate = float(cosine_rate(settings.optim.lr, progress))
+        rate = float(learning_rate(settings.optim, progress))
         status = {name: value.tolist() for name, value in state.method.status().items()}
-        means = state.meters.read()
-        if "pseudo_recall" in means and means["pseudo_coverage"] > 0:  # no precision without pseudo labels
-            means["pseudo_precision"] = means["pseudo_recall"] / means["pseudo_coverage"]
-        return {**means, "lr": rate, **status}
+        return {**pseudo_label_metrics(state.meters.read()), "lr": rate, **status}
 
     def read_accuracies(self) -> dict[str, float]:
-        """Return the test accuracies of both networks in percent."""
+        """Return the test accuracies of both networks in percent; nothing without test images."""
         state, inputs = self.state, self.state.inputs
+        if not len(inputs.test):
+            return {}
         networks = state.average, state.online
         return dict(accuracies(state.method, *networks, inputs.test, inputs.labeled, threads=state.threads))
 
@@ -181,7 +180,7 @@ class Run:
     def save(self, log: Log) -> None:
         """Write a checkpoint, unless the run has diverged."""
         self.check_finite(weights=True)
-        facts = {"seconds": self.seconds, "log_position": log.sync()}
+        facts = {**self.facts(), "seconds": self.seconds, "log_position": log.sync()}
         checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.checkpoint(**facts))
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -237,14 +236,16 @@ class Run:
     def summarize(self) -> dict[str, Any]:
         """Evaluate the reported network and return the content of `summary.json`."""
         settings, state = self.settings, self.state
-        inputs = state.inputs
-        final = evaluate(state.method, state.evaluated, inputs.test, inputs.labeled, threads=state.threads)
+        inputs, tested = state.inputs, len(self.data.test) > 0
+        shown = inputs.test if tested else inputs.labeled  # without test images, only to prepare the method
+        final = evaluate(state.method, state.evaluated, shown, inputs.labeled, threads=state.threads)
         records = self.folder.records()
         name = f"accuracy_{settings.train.evaluated}"
         median = median_of_last([record[name] for record in records if name in record])
-        assert median is not None, "every run ends with an evaluation"
+        assert median or not tested, "every run with test images ends with an evaluation"
         last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
-        probes: dict[str, float] = inputs.probes() if isinstance(inputs, FeatureInputs) else {}
+        numbers = {key: value for key, value in last_log.items() if not isinstance(value, list)}
+        probes: dict[str, float] = inputs.probes() if tested and isinstance(inputs, FeatureInputs) else {}
         return {
             "data": settings.data.name,
             "labels": len(self.split.labeled),
@@ -253,11 +254,12 @@ class Run:
             "method": settings.method_name,
             "steps": state.steps_done,
             "network": settings.train.evaluated,
-            "accuracy": final.accuracy,
-            "accuracy_median_of_last_20": median.value,
-            "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)),
+            "accuracy": final.accuracy if tested else None,
+            "accuracy_median_of_last_20": median.value if median else None,
+            "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)) if tested else {},
+            **({} if tested else {"accuracy_average": None, "accuracy_online": None}),
             **({"probes": probes} if probes else {}),
-            **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
+            **{key: value for key, value in numbers.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
             **provenance(state.device, state.threads),
             "finished": timestamp(),
@@ -269,11 +271,19 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None, download: bool = False) -> Run:
+def start(
+    settings: RunSettings,
+    out: str | Path,
+    *,
+    data: DataSet | None = None,
+    download: bool = False,
+    on_read: Callable[[DataSet, Split], None] | None = None,
+) -> Run:
     """Start a run in a new folder; nothing is trained before `Run.train`.
 
     settings: see `resolve`. out: the folder, which must be empty or not exist yet. data: the data set, if it cannot be
     read by the name in the settings; its own name must be the same. download: whether to fetch missing files of it.
+    on_read: called with the data set and the drawn labels, before features of a frozen backbone are computed.
     Raises an `AggMatchError` if a setting does not fit the data; no folder is created then.
 
     Example: `start(resolve({"data.name": "digits", "method.name": "fixmatch"}), "runs/mine")`.
@@ -283,13 +293,15 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     device = choose_device(settings.runtime.device)
     if data is None:
         settings = located(settings)
-    if is_folder(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
+    if is_own_images(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
         raise AggMatchError(f"{out} is inside the folder of images, where it would be a class. Choose another --out.")
-    data = data or load_for(settings.data, settings.runtime.data_dir, download)
+    data = data or load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
     check_data(data, settings)
     split = make_split(data, settings.data)
     if settings.data.split is not None:  # it decides both
         settings = replace(settings, data=replace(settings.data, labels=len(split.labeled), fold=split.fold))
+    if on_read:
+        on_read(data, split)
     state = Trainer(settings, data, split, device)
     folder.create(split.encoded(), settings.to_dict())
     run = Run(settings, data, split, folder, state)
@@ -320,10 +332,10 @@ def resume(
     settings = resumed_settings(folder, changes, allow)
     if data is None:
         settings = located(settings)
-        if is_folder(name := settings.data.name) and not Path(name).is_dir():
+        if is_own_images(name := settings.data.name) and not Path(name).exists():
             moved = f"If it has moved: aggmatch train NEW/PATH --resume --out {out}"
-            raise AggMatchError(f"There is no folder {name} any more. {moved}")
-    data = data or load_for(settings.data, settings.runtime.data_dir, download)
+            raise AggMatchError(f"There is no {name} any more. {moved}")
+    data = data or load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
     check_data(data, settings)
     split = Split.read(folder.split, data)
     if not split.tested_on(data):
@@ -333,7 +345,7 @@ def resume(
         )
     frozen = unpack(folder.backbone.read_bytes()).tensors if folder.backbone.exists() else None
     state = Trainer(settings, data, split, choose_device(settings.runtime.device), frozen)
-    folder.note_data(settings.data.name)
+    folder.note_data(settings.data.name, settings.data.labels_file)
     run = Run(settings, data, split, folder, state)
     run.keep_backbone()
     latest = checkpoints.load_newest(folder.checkpoints)
@@ -345,16 +357,21 @@ def resume(
 
 
 def located(settings: RunSettings) -> RunSettings:
-    """The settings with the absolute path of a folder of images."""
-    return replace(settings, data=replace(settings.data, name=locate(settings.data.name)))
+    """The settings with the absolute paths of own images and of their table of labels."""
+    data, table = settings.data, settings.data.labels_file
+    table = str(Path(table).resolve()) if table else None
+    return replace(settings, data=replace(data, name=locate(data.name), labels_file=table))
 
 
 def check_data(data: DataSet, settings: RunSettings) -> None:
     """Raise an `AggMatchError` if no run can train on the data set."""
     if data.name != settings.data.name:
         raise AggMatchError(f"The data set is called '{data.name}', but data.name is '{settings.data.name}'.")
-    if not len(data.test):
-        raise AggMatchError(f"{data.name} has no test images, so no accuracy can be measured. Add test images.")
+    if not len(data.test) and settings.data.holdout > 0:
+        raise AggMatchError(
+            f"{data.name} has no test images, so no accuracy can be measured. Add test images, or train without them: "
+            f"data.holdout=0"
+        )
     check_images(data.train.pixels)
 
 
@@ -370,9 +387,11 @@ def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] =
         settings = folder.settings(changes, allow=allowed)
         differing = differences(stored.to_dict(), settings.to_dict())
         changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
-    places = changed.get("data.name")
-    if places and all(map(is_folder, places)):  # the split checks whether the images are the same
+    places, tables = changed.get("data.name"), changed.get("data.labels_file")
+    if places and all(map(is_own_images, places)):  # the split checks whether the images are the same
         del changed["data.name"]
+    if tables and all(tables):  # the split checks whether the labels are the same
+        del changed["data.labels_file"]
     if changed:
         listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
         raise AggMatchError(f"Cannot resume {folder.path}: {listed}. Drop the change, or choose another --out.")
