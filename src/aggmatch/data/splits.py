@@ -221,7 +221,7 @@ def keep_test_images(data: DataSet, path: Path) -> DataSet:
     path: the split file, or a run folder with one. Images are found by their content. Warns about those that are gone
     or have no label any more, and about a file of an older version, which does not list its test images.
     """
-    wanted = set(read_content(path).get("test_images", ()))
+    wanted = {digest: place for place, digest in enumerate(read_content(path).get("test_images", ()))}
     if not wanted:
         warnings.warn(f"{path} does not list its test images: others may be chosen now.", stacklevel=2)
         return data
@@ -232,11 +232,11 @@ def keep_test_images(data: DataSet, path: Path) -> DataSet:
         labels=torch.cat([data.train.labels, data.test.labels]),
         names=data.train.names + data.test.names,
     )
+    digests = images.digests()
     held = [
-        position
-        for position, (digest, label) in enumerate(zip(images.digests(), images.labels.tolist(), strict=True))
-        if digest in wanted and label != UNKNOWN
+        position for position, label in enumerate(images.labels) if digests[position] in wanted and label != UNKNOWN
     ]
+    held.sort(key=lambda position: wanted[digests[position]])
     if len(held) < len(wanted):
         warnings.warn(f"{len(wanted) - len(held)} of {len(wanted)} test images of {path} are gone.", stacklevel=2)
     others = sorted(set(range(len(images))) - set(held))

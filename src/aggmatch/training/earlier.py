@@ -64,16 +64,21 @@ def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] =
 def check_unchanged(folder: RunFolder, settings: RunSettings, data: DataSet | None = None) -> None:
     """Raise an `AggMatchError` if the images or labels of a folder of images are not those of a stored run.
 
-    folder: of the stored run. settings: with the folder of images as it is now. data: its content, if it is read
-    already with the test images of the stored run.
+    folder: of the stored run. settings: name the folder of images as it is now. data: its content, if it is read
+    already. Other data sets, and runs on another folder, are not checked.
     """
     if not is_own_images(settings.data.name) or not folder.split.exists():
         return
     content = read_content(folder.split)
-    if data is None or content.get("test_images"):
-        kept = replace(settings.data, test_images=str(folder.split)) if content.get("test_images") else settings.data
-        data = load_for(kept, settings.runtime.data_dir, cache_dir=settings.runtime.cache_dir)
-    if content.get("fingerprint") in (None, data.fingerprint):
+    unchanged = content.get("fingerprint")
+    if content["data"] != settings.data.name or unchanged is None or (data and data.fingerprint == unchanged):
+        return
+    stored = folder.read_config().get("data", {})
+    kept = {key: stored[key] for key in ("side", "holdout") if key in stored}
+    if content.get("test_images"):
+        kept["test_images"] = str(folder.split)
+    data = load_for(replace(settings.data, **kept), settings.runtime.data_dir, cache_dir=settings.runtime.cache_dir)
+    if data.fingerprint == unchanged:
         return
     labels = int((data.train.labels != UNKNOWN).sum())
     counted = {
