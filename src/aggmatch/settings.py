@@ -92,6 +92,8 @@ class TrainSettings(Settings):
     backbone: BackboneUse = "scratch"
     """scratch: all layers are trained from random weights. finetune: from pretrained weights. frozen: a pretrained
     backbone computes features once, and a small network learns on them."""
+    start_from: str | None = None
+    """Folder of an earlier run whose networks are the start of this one; null to start with new ones."""
     seed: Natural = 0
     """Seed of weights, order of images and views, together with the fold."""
     evaluated: Literal["average", "online"] = "average"

@@ -50,6 +50,10 @@ def train(
     labels_file: Annotated[
         Path | None, typer.Option(help="Table of labels for a folder of images: CSV with columns file, label.")
     ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN", help="Start from the networks of an earlier run, with its test images."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     data_dir: DataDir = None,
     download: Download = False,
@@ -78,10 +82,16 @@ def train(
 
     from aggmatch.runs.folder import run_name
     from aggmatch.settings import resolve, with_split
+    from aggmatch.training import earlier
     from aggmatch.training import run as loop
 
+    if from_ is not None:
+        if resume:
+            raise AggMatchError("--from starts a new run and --resume continues one. Choose one of them.")
+        layers = [earlier.taken_settings(from_, allow_code or ()), *layers]
     if out is None:
         out = Path("runs") / run_name(resolve(with_split(layers)))
+        out = earlier.free_folder(out) if from_ is not None else out
     if resume:
         run = loop.resume(out, layers, download=download, allow=allow_code or ())
         if not run.finished:

@@ -1,20 +1,18 @@
 """Test results of trained models: by class, by confidence, one model against another, and the wrong images."""
 
-import base64
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
 import torch
-from PIL import Image
 from scipy.stats import binomtest
 
-from aggmatch.data import DataSet, Images, is_own_images
+from aggmatch.data import Images
 from aggmatch.devices import choose_device, hardware
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate
 from aggmatch.inference.model import TrainedModel
+from aggmatch.report.contact_sheet import thumbnail
 from aggmatch.report.summary import test_images_changed
 from aggmatch.runs.stats import Interval, wilson
 from aggmatch.runs.stored import StoredRun
@@ -224,7 +222,7 @@ def make_gallery(run: StoredRun) -> Gallery:
     shown = [
         WrongImage(
             name=data.test.call(position),
-            thumbnail=thumbnail(data, position),
+            thumbnail=thumbnail(data.name, data.test, position),
             truth=data.classes[int(result.labels[position])],
             predicted=data.classes[int(result.predicted[position])],
             confidence=float(confidence[position]),
@@ -232,29 +230,3 @@ def make_gallery(run: StoredRun) -> Gallery:
         for position in surest
     ]
     return Gallery(len(wrong), len(result.labels), shown)
-
-
-def thumbnail(data: DataSet, position: int) -> str:
-    """A test image as a data URI: from the original photo if it can be read, else the pixels that the model sees."""
-    photo, buffer = original(data, position), io.BytesIO()
-    if photo is None:
-        pixels = data.test.pixels[position].permute(1, 2, 0).numpy()
-        photo = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-        kind, options = "png", {}
-    else:
-        kind, options = "jpeg", {"quality": 80}
-    photo.save(buffer, kind, **options)
-    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def original(data: DataSet, position: int) -> Image.Image | None:
-    """The photo of a test image of your own, small; None if there is none or it cannot be read."""
-    from aggmatch.data.decode import read_thumbnail
-    from aggmatch.data.own_images import original_file
-
-    name = data.test.names[position] if data.test.names else ""
-    file = original_file(data.name, name) if is_own_images(data.name) else None
-    try:
-        return read_thumbnail(file) if file else None
-    except OSError:
-        return None

@@ -209,6 +209,8 @@ class RunFolder:
         otherwise this raises an `AggMatchError`.
         """
         values, layers = self.read_config(), as_layers(changes)
+        if values.get("data", {}).get("test_images"):  # the run's own split lists them too, and stays with it
+            values["data"]["test_images"] = str(self.split.absolute())
         named = [name for layer in layers for name in parts_named(layer.values)]
         refuse_code(parts_named(values), [*named, *allow], self.config)
         try:

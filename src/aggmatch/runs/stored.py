@@ -42,7 +42,7 @@ class DataSets:
 
     def load(self, settings: DataSettings, data_dir: str, download: bool, cache_dir: str | None = None) -> DataSet:
         """The data set that the settings name."""
-        key = (settings.name, settings.labels_file, settings.side, settings.holdout, data_dir)
+        key = (settings.name, settings.labels_file, settings.side, settings.holdout, settings.test_images, data_dir)
         if self.last is None or self.last[0] != key:
             self.last = key, load_for(settings, data_dir, download, cache_dir=cache_dir)
         return self.last[1]

@@ -13,22 +13,22 @@ from typing import Any
 import torch
 
 from aggmatch import __version__
-from aggmatch.config import Changes, as_layers, differences
+from aggmatch.config import Changes
 from aggmatch.data import DataSet, Images, Split, is_own_images, load_for, locate, make_split
 from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device, provenance
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import accuracies, evaluate
 from aggmatch.files import digest, sealed, write_atomically
-from aggmatch.registry import absolute
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint, pack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.log import Log
 from aggmatch.runs.stats import median_of_last
-from aggmatch.runs.unchanged import check_config, check_split, refuse_changes
-from aggmatch.settings import RunSettings, parts_named
+from aggmatch.runs.unchanged import check_config, check_split
+from aggmatch.settings import RunSettings
 from aggmatch.signals import signals
+from aggmatch.training.earlier import check_unchanged, resumed_settings, stored_backbone, take_networks
 from aggmatch.training.inputs import FeatureInputs
 from aggmatch.training.meters import Pace, pseudo_label_metrics
 from aggmatch.training.optim import learning_rate
@@ -303,6 +303,8 @@ def start(
     Example: `start(resolve({"data.name": "digits", "method.name": "fixmatch"}), "runs/mine")`.
     """
     folder = RunFolder(Path(out))
+    if folder.holds_run and data is None:
+        check_unchanged(folder, located(settings))
     folder.check_free()
     device = choose_device(settings.runtime.device)
     if data is None:
@@ -316,7 +318,10 @@ def start(
         settings = replace(settings, data=replace(settings.data, labels=len(split.labeled), fold=split.fold))
     if on_read:
         on_read(data, split)
-    state = Trainer(settings, data, split, device)
+    earlier = RunFolder(Path(settings.train.start_from)) if settings.train.start_from else None
+    state = Trainer(settings, data, split, device, stored_backbone(earlier) if earlier else None)
+    if earlier:
+        take_networks(state, earlier, data.classes)
     folder.create(split.encoded(), settings.to_dict())
     run = Run(settings, data, split, folder, state, new=True)
     run.keep_backbone()
@@ -355,14 +360,14 @@ def resume(
             raise AggMatchError(f"There is no {name} any more. {moved}")
     data = data or load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
     check_data(data, settings)
+    check_unchanged(folder, settings, data)
     split = Split.read(folder.split, data)
     if not split.tested_on(data):
         raise AggMatchError(
             f"Cannot resume {out}: the test images of {data.name} have changed. Restore them, or start a new run "
             f"with another --out."
         )
-    frozen = checkpoints.read(folder.backbone).tensors if folder.backbone.exists() else None
-    state = Trainer(settings, data, split, choose_device(settings.runtime.device), frozen)
+    state = Trainer(settings, data, split, choose_device(settings.runtime.device), stored_backbone(folder))
     folder.note_data(settings.data.name, settings.data.labels_file)
     run = Run(settings, data, split, folder, state)
     run.keep_backbone()
@@ -390,22 +395,6 @@ def check_data(data: DataSet, settings: RunSettings) -> None:
             f"data.holdout=0"
         )
     check_images(data.train.pixels)
-
-
-def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] = ()) -> RunSettings:
-    """Return the settings of a stored run with changes; raise an `AggMatchError` if these change what it computes."""
-    asked = {key: value for layer in as_layers(changes) for key, value in layer.values.items()}
-    allowed = [*allow, *parts_named(asked)]
-    settings = stored = folder.settings(allow=allowed)
-    method = absolute(str(asked.get("method.name", stored.method_name)))
-    if method != stored.method_name:  # the other settings of the method would be unknown to this one
-        changed = {"method.name": (stored.method_name, method)}
-    else:
-        settings = folder.settings(changes, allow=allowed)
-        differing = differences(stored.to_dict(), settings.to_dict())
-        changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
-    refuse_changes(folder, changed, "Drop the change, or choose another --out.")
-    return settings
 
 
 def start_or_resume(settings: RunSettings, out: Path, *, download: bool = False) -> Run:
