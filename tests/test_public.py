@@ -30,6 +30,8 @@ LAYERS = [
     ["training"],
     ["inference"],
     ["bench", "console", "report"],
+    ["notebook"],
+    ["classifier"],
     ["experiments"],
     ["cli"],
     ["__main__"],
@@ -51,6 +53,7 @@ def test_every_public_name_can_be_imported_and_no_other_name_is_public():
 
 def test_the_public_names_change_only_on_purpose():
     assert sorted(aggmatch.__all__) == [
+        "AggMatchClassifier",
         "AggMatchError",
         "Aggregate",
         "Batch",
@@ -65,6 +68,7 @@ def test_the_public_names_change_only_on_purpose():
         "Output",
         "Problem",
         "PseudoLabels",
+        "Report",
         "Run",
         "RunSettings",
         "Settings",
@@ -81,7 +85,9 @@ def test_the_public_names_change_only_on_purpose():
         "load_method",
         "resolve",
         "resume",
+        "show_report",
         "start",
+        "watch",
     ]
 
 

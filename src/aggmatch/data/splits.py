@@ -34,8 +34,8 @@ class DataSettings(Settings):
     """Number of labelled images, equally many of each class; null for all labels of the data set."""
     side: Annotated[int, Range(8, 1024)] = 32
     """Height and width in pixels to which images of a folder are scaled; other data sets have a fixed size."""
-    holdout: Annotated[float, Range(0, 0.9, above=True)] = 0.2
-    """Share of the labelled images of each class that become test images if a folder has no test images."""
+    holdout: Annotated[float, Range(0, 0.9)] = 0.2
+    """Share of the labelled images of each class that become test images if own images have none; 0 for no test."""
     fold: Natural = 0
     """Seed of the choice of labels. The mean ± std of a table is over folds 0, 1 and 2."""
     split: str | None = None

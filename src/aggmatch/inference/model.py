@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,12 +17,16 @@ from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate, predict
+from aggmatch.inference.inputs import ImagesLike, listed, pixel_batches
 from aggmatch.methods import Method, build_modules
 from aggmatch.models import Network, images_at_once
 from aggmatch.models.pretrained import freeze
 from aggmatch.runs.checkpoint import Checkpoint, unpack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
+
+if TYPE_CHECKING:
+    from aggmatch import Report
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class TrainedModel:
     side: int
     """Height and width in pixels of the images that it takes."""
     settings: RunSettings
+    folder: Path | None = None
+    """Folder of its run; None if that is not kept."""
 
     @classmethod
     def load(cls, run: str | Path, changes: Changes = (), *, allow: Iterable[str] = ()) -> "TrainedModel":
@@ -63,21 +69,31 @@ class TrainedModel:
             method, (network,) = rebuild(saved, folder, settings, device, "network")
             for name in method.predictor:
                 method.get_buffer(name).copy_(saved.tensors[f"method.{name}"])
-        return cls(network, method, tuple(saved.facts["classes"]), int(saved.facts["size"]), settings)
+        return cls(network, method, tuple(saved.facts["classes"]), int(saved.facts["size"]), settings, folder.path)
 
     def data(self, *, download: bool = False) -> DataSet:
         """The data set that it was trained on."""
         return load_for(self.settings.data, self.settings.runtime.data_dir, download)
 
-    def predict(self, images: Tensor) -> Tensor:
+    def predict(self, images: Tensor | ImagesLike) -> Tensor:
         """Return class probabilities, (N, Y) on the CPU, in the order of `classes`.
 
-        images: uint8, (N, C, side, side), on any device.
+        images: a uint8 tensor (N, C, side, side) on any device. Or something that is scaled first, as for training: an
+        array of N images, PIL images, files, bytes, or a folder; see `inference.inputs.listed`. Values of arrays are
+        from 0 to 255, or from 0 to 1 if none is above 1. Raises an `AggMatchError` if an image cannot be read.
+
+        Example: `model.classes[model.predict("photo.jpg").argmax()]`.
         """
+        if not isinstance(images, Tensor):
+            parts = pixel_batches(listed(images), self.side, self.network.channels)
+            return torch.cat([self.predict(part) for part in parts])
         check_images(images)
         shape, wanted = tuple(images.shape[1:]), (self.network.channels, self.side, self.side)
         if shape != wanted:
-            raise AggMatchError(f"The model takes images of shape {wanted}, got {shape}. `predict_files` scales them.")
+            raise AggMatchError(
+                f"The model takes tensors of images of shape {wanted}, got {shape}. It scales NumPy arrays, PIL images "
+                f"and files itself."
+            )
         return predict(self.method, self.network, images, threads=self.settings.runtime.threads)
 
     def predict_files(self, files: Sequence[Path]) -> Iterator[tuple[Path, Tensor]]:
@@ -91,18 +107,27 @@ class TrainedModel:
             for position, probs in zip(kept, self.predict(pixels), strict=True):
                 yield some[position], probs
 
-    def evaluate(self, data: DataSet | Path) -> Evaluation:
-        """Evaluate on the test images of a data set, or on a folder of images with one subfolder per class."""
-        if isinstance(data, Path):
+    def evaluate(self, data: DataSet | str | Path) -> Evaluation:
+        """Evaluate on the test images of a data set, or on a folder of images with one subfolder per class.
+
+        Example: `model.evaluate("photos/test").accuracy`.
+        """
+        if isinstance(data, (str, Path)):
             from aggmatch.data.folder import read_labeled
 
-            images = read_labeled(data, self.classes, self.side, self.network.channels)
+            images = read_labeled(Path(data), self.classes, self.side, self.network.channels)
         elif data.classes == self.classes:
             images = data.test
         else:
             own, other = ", ".join(self.classes), ", ".join(data.classes)
             raise AggMatchError(f"The model has the classes {own}, but {data.name} has {other}.")
         return evaluate(self.method, self.network, images, threads=self.settings.runtime.threads)
+
+    def report(self) -> "Report":
+        """Return the report on its run, which a notebook shows in full; see `aggmatch.show_report`."""
+        from aggmatch import show_report  # a layer above this one
+
+        return show_report(self)
 
 
 @dataclass(frozen=True)

@@ -50,10 +50,11 @@ class Summary(TypedDict):
     method: str
     steps: Natural
     network: str
-    accuracy: Percent
-    accuracy_median_of_last_20: Percent
-    accuracy_average: Percent
-    accuracy_online: Percent
+    accuracy: Percent | None
+    """None without test images, as the next three are."""
+    accuracy_median_of_last_20: Percent | None
+    accuracy_average: Percent | None
+    accuracy_online: Percent | None
     class_accuracy: dict[str, Percent]
     probes: NotRequired[dict[str, Percent]]
     pseudo_precision: NotRequired[float]

@@ -100,9 +100,10 @@ class StoredRun:
 
     @property
     def accuracy(self) -> float | None:
-        """Test accuracy in percent at the last step, or at the last evaluation so far; None before the first."""
+        """Test accuracy in percent at the last step, or at the last evaluation so far; None if there is none."""
         if self.summary is not None:
-            return float(self.summary["accuracy"])
+            known = self.summary["accuracy"]
+            return None if known is None else float(known)  # None without test images
         return self.evaluations[-1][1] if self.evaluations else None
 
     @property

@@ -155,8 +155,10 @@ class Run:
         return {**means, "lr": rate, **status}
 
     def read_accuracies(self) -> dict[str, float]:
-        """Return the test accuracies of both networks in percent."""
+        """Return the test accuracies of both networks in percent; nothing without test images."""
         state, inputs = self.state, self.state.inputs
+        if not len(self.data.test):
+            return {}
         networks = state.average, state.online
         return dict(accuracies(state.method, *networks, inputs.test, inputs.labeled, threads=state.threads))
 
@@ -237,14 +239,15 @@ class Run:
     def summarize(self) -> dict[str, Any]:
         """Evaluate the reported network and return the content of `summary.json`."""
         settings, state = self.settings, self.state
-        inputs = state.inputs
-        final = evaluate(state.method, state.evaluated, inputs.test, inputs.labeled, threads=state.threads)
+        inputs, tested = state.inputs, len(self.data.test) > 0
+        shown = inputs.test if tested else inputs.labeled  # without test images, only to prepare the method
+        final = evaluate(state.method, state.evaluated, shown, inputs.labeled, threads=state.threads)
         records = self.folder.records()
         name = f"accuracy_{settings.train.evaluated}"
         median = median_of_last([record[name] for record in records if name in record])
-        assert median is not None, "every run ends with an evaluation"
+        assert median or not tested, "every run with test images ends with an evaluation"
         last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
-        probes: dict[str, float] = inputs.probes() if isinstance(inputs, FeatureInputs) else {}
+        probes: dict[str, float] = inputs.probes() if tested and isinstance(inputs, FeatureInputs) else {}
         return {
             "data": settings.data.name,
             "labels": len(self.split.labeled),
@@ -253,9 +256,10 @@ class Run:
             "method": settings.method_name,
             "steps": state.steps_done,
             "network": settings.train.evaluated,
-            "accuracy": final.accuracy,
-            "accuracy_median_of_last_20": median.value,
-            "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)),
+            "accuracy": final.accuracy if tested else None,
+            "accuracy_median_of_last_20": median.value if median else None,
+            "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)) if tested else {},
+            **({} if tested else {"accuracy_average": None, "accuracy_online": None}),
             **({"probes": probes} if probes else {}),
             **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
@@ -353,8 +357,11 @@ def check_data(data: DataSet, settings: RunSettings) -> None:
     """Raise an `AggMatchError` if no run can train on the data set."""
     if data.name != settings.data.name:
         raise AggMatchError(f"The data set is called '{data.name}', but data.name is '{settings.data.name}'.")
-    if not len(data.test):
-        raise AggMatchError(f"{data.name} has no test images, so no accuracy can be measured. Add test images.")
+    if not len(data.test) and settings.data.holdout > 0:
+        raise AggMatchError(
+            f"{data.name} has no test images, so no accuracy can be measured. Add test images, or train without them: "
+            f"data.holdout=0"
+        )
     check_images(data.train.pixels)
 
 
