@@ -39,6 +39,7 @@ from aggmatch.notebook import watch
 from aggmatch.recipes import FOLDER, FROM_SCRATCH, PHOTOS
 from aggmatch.settings import RunSettings, parts_named, resolve
 from aggmatch.training.run import Run, Stopped, start
+from aggmatch.validate import InvalidValue
 
 NAME = "images in memory"
 """Name of the data set of a run that `fit` starts."""
@@ -189,11 +190,10 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _find_range(self, X: ImagesLike) -> ValueRange:
         """Return the values of black and white: those of the parameter, or those that the images to fit have."""
         if self.value_range is None:
-            lists = [X] if isinstance(X, np.ndarray) and X.ndim > 1 else X if isinstance(X, (list, tuple)) else []
-            return find_range([each for each in lists if isinstance(each, np.ndarray)])
+            return find_range(X)
         black, white = self.value_range
         if not black < white:
-            raise InvalidImages(f"value_range must be (black, white) with black < white, got {self.value_range}.")
+            raise InvalidValue("value_range", f"must be (black, white) with black < white, got {self.value_range}")
         return black, white
 
     def _encode(self, y: ArrayLike, images: int) -> torch.Tensor:
@@ -234,7 +234,7 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the default settings for images of this size: as for a folder of images, but with this backbone."""
         uses = ("auto", "frozen", "finetune", "scratch")
         if self.backbone not in uses:
-            raise InvalidImages(f"backbone must be one of {', '.join(uses)}, got {self.backbone!r}.")
+            raise InvalidValue("backbone", f"must be one of {', '.join(uses)}, got {self.backbone!r}")
         use = self.backbone
         if use == "auto":
             photos = size.side is None or size.side >= LEAST_PHOTO

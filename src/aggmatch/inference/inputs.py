@@ -59,11 +59,9 @@ def listed(images: ImagesLike, value_range: ValueRange | None = None) -> list[It
     if isinstance(images, Tensor):
         images = images.numpy(force=True)
     if isinstance(images, np.ndarray) and images.ndim != 1:
-        return list(to_bytes(channels_last(images, 1), value_range or find_range([images])))
-    single = isinstance(images, (str, os.PathLike, bytes, Image.Image))
-    items = [images] if single else list(images)  # type: ignore[arg-type]
-    arrays = [np.asarray(item) for item in items if isinstance(item, (np.ndarray, Tensor))]
-    values = value_range or find_range(arrays)
+        return list(to_bytes(channels_last(images, 1), value_range or find_range(images)))
+    items = [images] if isinstance(images, (str, os.PathLike, bytes, Image.Image)) else list(images)
+    values = value_range or find_range(items)
     return [part for position, item in enumerate(items) for part in expanded(item, position, values)]
 
 
@@ -105,17 +103,20 @@ def channels_last(array: NDArray[Any], leading: int) -> NDArray[Any]:
     )
 
 
-def find_range(arrays: Sequence[NDArray[Any]]) -> ValueRange:
+def find_range(images: ImagesLike) -> ValueRange:
     """Return the values of black and white: 0 and 255, or 0 and 1 if no array holds bytes or a value above 1.
 
-    Raises `InvalidImages` for other values, whose meaning nobody can know.
+    images: an array, or a list of images of which only the arrays count. Raises `InvalidImages` for other values, whose
+    meaning nobody can know.
     """
-    filled = [array for array in arrays if array.size]
+    many = isinstance(images, np.ndarray) and images.ndim != 1
+    items = [images] if many else images if isinstance(images, Iterable) else []
+    filled = [np.asarray(item) for item in items if isinstance(item, (np.ndarray, Tensor)) and len(item)]
     if not filled or any(array.dtype == np.uint8 for array in filled):
         return 0, 255
     if wrong := [array.dtype for array in filled if array.dtype.kind not in "buif"]:
         raise InvalidImages(f"Pixels must be numbers, got {wrong[0]}.")
-    low, high = (float(reduce(reduce(array) for array in filled)) for reduce in (np.min, np.max))
+    low, high = float(min(array.min() for array in filled)), float(max(array.max() for array in filled))
     if not 0 <= low <= high <= 255:
         raise InvalidImages(
             f"Pixels must be in [0, 1] or in [0, 255], got {low:.6g} to {high:.6g}. AggMatchClassifier takes others "
