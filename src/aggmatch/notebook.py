@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from aggmatch.console import follow
 from aggmatch.errors import AggMatchError
@@ -21,8 +20,8 @@ from aggmatch.settings import parts_named
 from aggmatch.training.run import Run
 
 CURVES = ("accuracy", "losses")
-"""Figures that grow while a run trains."""
-SHARE = 20
+"""Figures of which the first plot grows while a run trains."""
+SHARE = 10
 """Drawing takes at most one in so many seconds of training."""
 
 
@@ -74,8 +73,7 @@ def curves(run: Run) -> str:
     stored = stored_run(run.folder.path, parts_named(run.settings.to_dict()))
     accuracy = "" if stored.accuracy is None else f", test accuracy {stored.accuracy:.1f} %"
     line = f"{short_name(run.settings.method_name)}: step {stored.steps:,} of {run.settings.train.steps:,}{accuracy}"
-    panels = (panel for _, panel in draw([stored], CURVES))
-    plots = [svg(plot, f"{panel.name}-{plot.name}", panel.title) for panel in panels for plot in panel.plots]
+    plots = [svg(panel.plots[0], f"{panel.name}-live", panel.title) for _, panel in draw([stored], CURVES)]
     return f"<p>{escape(line)}</p><div>{''.join(plots)}</div>"
 
 
@@ -116,7 +114,7 @@ def show_report(run: Run | TrainedModel | str | Path, *, allow: Iterable[str] = 
 
     Example: `show_report("runs/mine")` as the last line of a cell.
     """
-    known: list[Any] = list(allow)
+    known = list(allow)
     if isinstance(run, (Run, TrainedModel)):  # its code is imported already
         known += parts_named(run.settings.to_dict())
     folder = run.folder.path if isinstance(run, Run) else run.folder if isinstance(run, TrainedModel) else Path(run)
