@@ -32,7 +32,7 @@ def check_writable(path: Path) -> None:
         part.touch()
         part.unlink()
     except OSError as error:
-        raise AggMatchError(f"Cannot write {path}: {error.strerror}. Choose another --out.") from None
+        raise AggMatchError(f"Cannot write {path}: {error.strerror}. Choose another place.", options="--out") from None
 
 
 def make_folder(path: Path) -> Path:
@@ -40,7 +40,9 @@ def make_folder(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise AggMatchError(f"Cannot write to {path}: {error.strerror}. Choose another --out.") from None
+        raise AggMatchError(
+            f"Cannot write to {path}: {error.strerror}. Choose another place.", options="--out"
+        ) from None
     return path
 
 

@@ -67,8 +67,8 @@ def test_the_error_for_missing_files_names_files_address_size_and_options(tmp_pa
     assert message.startswith(f"cifar10 is not in {tmp_path}: ")
     for part in (
         "cifar-10-python.tar.gz (or the folder cifar-10-batches-py)",
-        "--download to fetch 170 MB from https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-        "--data-dir",
+        "the download of 170 MB from https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        "data_dir",
     ):
         assert part in message
 
@@ -76,7 +76,7 @@ def test_the_error_for_missing_files_names_files_address_size_and_options(tmp_pa
 def test_the_error_names_only_missing_files(tmp_path):
     (tmp_path / "train_32x32.mat").touch()
     message = error_of("svhn", tmp_path)
-    assert "test_32x32.mat. Add --download to fetch 64 MB from http://ufldl.stanford.edu" in message
+    assert "test_32x32.mat. Allow the download of 64 MB from http://ufldl.stanford.edu" in message
     assert "train_32x32" not in message
 
 

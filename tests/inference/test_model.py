@@ -143,8 +143,8 @@ def test_a_data_set_with_other_classes_cannot_be_evaluated(run):
 def test_a_run_without_a_model_is_an_error(run, tmp_path):
     folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "run"))
     folder.model.unlink()
-    with pytest.raises(AggMatchError, match=r"model\.safetensors is missing.*--resume"):
+    with pytest.raises(AggMatchError, match=r"model\.safetensors is missing.*resume the run"):
         TrainedModel.load(folder.path)
     folder.summary.unlink()
-    with pytest.raises(AggMatchError, match=r"run has no model yet.*--resume"):
+    with pytest.raises(AggMatchError, match=r"run has no model yet.*Resume it"):
         TrainedModel.load(folder.path)

@@ -116,7 +116,8 @@ def read_folder(path: Path, side: int, holdout: float) -> DataSet:
     if not path.is_dir():
         raise AggMatchError(
             f"There is no folder {path}. Name a folder of images, or a data set of `aggmatch list data`. If the images "
-            f"of a run have moved: aggmatch train NEW/PLACE --resume --out RUN"
+            f"of a run have moved, resume it with their new place.",
+            options="aggmatch train NEW/PLACE --resume --out RUN",
         )
     root = next(iter(named(path, TRAIN)), path)
     classes = class_names(path, root)

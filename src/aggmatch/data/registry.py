@@ -114,5 +114,6 @@ def require_files(
         size = sum(archive.size for archive in missing) / 1e6
         raise AggMatchError(
             f"{source.name} is not in {data_dir}: there is no {wanted}. "
-            f"Add --download to fetch {size:.0f} MB from {origin}, or name another folder with --data-dir."
+            f"Allow the download of {size:.0f} MB from {origin} (download), or name another folder (data_dir).",
+            options="--download, --data-dir",
         )

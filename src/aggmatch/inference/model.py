@@ -60,7 +60,7 @@ class TrainedModel:
         if not folder.model.exists():
             if folder.result():
                 raise AggMatchError(f"{folder.model} is missing, although the run is finished. {restore_hint(folder)}")
-            raise AggMatchError(f"{run} has no model yet: its run is not finished. Continue it with --resume.")
+            raise AggMatchError(f"{run} has no model yet: its run is not finished. Resume it.", options="--resume")
         saved = read_saved(folder.model)
         if not all(tensor.isfinite().all() for tensor in saved.tensors.values() if tensor.is_floating_point()):
             raise AggMatchError(f"{folder.model} is corrupt: a value is not finite. {restore_hint(folder)}")
@@ -153,7 +153,7 @@ class Snapshot:
 
 def restore_hint(folder: RunFolder) -> str:
     """How to get a missing or corrupt model back."""
-    return f"Copy it back, or delete it and {folder.summary.name} and finish the run again with --resume."
+    return f"Copy it back, or delete it and {folder.summary.name} and resume the run."
 
 
 def read_saved(path: Path) -> Checkpoint:

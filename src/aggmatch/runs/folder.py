@@ -96,7 +96,8 @@ class RunFolder:
     def check_free(self) -> None:
         """Raise an `AggMatchError` if the folder holds a run."""
         if self.holds_run:
-            raise AggMatchError(f"{self.path} already holds a run. Continue it with --resume, or choose another --out.")
+            problem = f"{self.path} already holds a run. Resume it, or choose another folder."
+            raise AggMatchError(problem, options="--resume, --out")
 
     def create(self, split: bytes, config: Mapping[str, Any]) -> None:
         """Start a run in a folder that is empty or does not exist yet.
@@ -108,10 +109,11 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             occupied = any(path != self.split or path.read_bytes() != split for path in self.path.iterdir())
         except OSError as error:
-            raise AggMatchError(f"Cannot use {self.path} for a run: {error.strerror}. Choose another --out.") from error
+            problem = f"Cannot use {self.path} for a run: {error.strerror}. Choose another folder."
+            raise AggMatchError(problem, options="--out") from error
         self.check_free()  # another process may have started a run here meanwhile
         if occupied:
-            raise AggMatchError(f"{self.path} is not empty and holds no run. Choose another --out.")
+            raise AggMatchError(f"{self.path} is not empty and holds no run. Choose another folder.", options="--out")
         write_atomically(self.split, split)
         self.write_json(self.config, config)
 

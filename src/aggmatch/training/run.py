@@ -175,8 +175,8 @@ class Run:
             return
         saved = checkpoints.found(self.folder.checkpoints)
         newest = f"The last good checkpoint is {saved[0]}." if saved else "There is no checkpoint yet."
-        advice = "Start a new run with a lower learning rate (--set optim.lr=...)."
-        raise AggMatchError(f"Training stopped: {problem}. {newest} {advice}")
+        advice = "Start a new run with a lower learning rate (optim.lr)."
+        raise AggMatchError(f"Training stopped: {problem}. {newest} {advice}", options="--set optim.lr=...")
 
     # Files --------------------------------------------------------------------------------------------------------
 
@@ -288,7 +288,8 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     if data is None:
         settings = located(settings)
     if is_folder(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
-        raise AggMatchError(f"{out} is inside the folder of images, where it would be a class. Choose another --out.")
+        problem = f"{out} is inside the folder of images, where it would be a class. Choose another folder."
+        raise AggMatchError(problem, options="--out")
     data = data or load_for(settings.data, settings.runtime.data_dir, download)
     check_data(data, settings)
     split = make_split(data, settings.data)
@@ -320,20 +321,21 @@ def resume(
     """
     folder = RunFolder(Path(out))
     if not folder.holds_run:
-        raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one without --resume.")
+        raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one there first.")
     settings = resumed_settings(folder, changes, allow)
     if data is None:
         settings = located(settings)
         if is_folder(name := settings.data.name) and not Path(name).is_dir():
-            moved = f"If it has moved: aggmatch train NEW/PATH --resume --out {out}"
-            raise AggMatchError(f"There is no folder {name} any more. {moved}")
+            moved = f"There is no folder {name} any more. If it has moved, resume with data.name=NEW/PATH."
+            raise AggMatchError(moved, options=f"aggmatch train NEW/PATH --resume --out {out}")
     data = data or load_for(settings.data, settings.runtime.data_dir, download)
     check_data(data, settings)
     split = Split.read(folder.split, data)
     if not split.tested_on(data):
         raise AggMatchError(
             f"Cannot resume {out}: the test images of {data.name} have changed. Restore them, or start a new run "
-            f"with another --out."
+            f"in another folder.",
+            options="--out",
         )
     frozen = unpack(folder.backbone.read_bytes()).tensors if folder.backbone.exists() else None
     state = Trainer(settings, data, split, choose_device(settings.runtime.device), frozen)
@@ -382,7 +384,8 @@ def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] =
         del changed["data.name"]
     if changed:
         listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
-        raise AggMatchError(f"Cannot resume {folder.path}: {listed}. Drop the change, or choose another --out.")
+        problem = f"Cannot resume {folder.path}: {listed}. Drop the change, or choose another folder."
+        raise AggMatchError(problem, options="--out")
     return settings
 
 
