@@ -136,7 +136,7 @@ def test_images_are_scaled_to_a_side_that_the_network_can_use():
         (np.full((4, 8, 8), -1.0), [0, 1, 0, 1], r"got -1 to -1.*value_range=\(black, white\)"),
         (np.zeros((4, 8, 8, 2)), [0, 1, 0, 1], r"1 or 3.*got \(4, 8, 8, 2\)"),
         (["missing.png"] * 2, [0, 1], r"Image 0 \(missing\.png\) cannot be read"),
-        ([b"no image"] * 2, [0, 1], "Image 0 cannot be read: it is not an image"),
+        ([b"no image"] * 2, [0, 1], "Image 0 cannot be read: not a JPEG, PNG"),
         ([3, 4], [0, 1], "Image 0 must be an array, a PIL image, bytes.*got int"),
         ([], [], "at least one image"),
     ],

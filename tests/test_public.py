@@ -20,7 +20,7 @@ LAYERS = [
     ["errors"],
     ["validate"],
     ["config", "devices", "files", "recipes", "registry", "signals"],
-    ["cache", "functional", "tables"],
+    ["cache", "functional", "progress", "tables"],
     ["kernels"],
     ["data", "models"],
     ["augment", "methods"],

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from aggmatch.augment.views import Augmenter
 from aggmatch.cache import Cache
-from aggmatch.data.progress import Progress, following
 from aggmatch.devices import computing_on
 from aggmatch.models import Network, images_at_once
 from aggmatch.models.pretrained import digest_of
+from aggmatch.progress import Progress, following
 
 VERSION = 1
 """Changes when the same images and settings give other features."""
@@ -34,6 +34,9 @@ class Features:
     """float16, (N, D)."""
     labels: Tensor
     """int64, (N,)."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
 
 class FeatureStore:

@@ -23,7 +23,7 @@ from aggmatch.config import (
     no_section,
     sections,
 )
-from aggmatch.data import DataSettings, drawn_settings, is_folder
+from aggmatch.data import DataSettings, drawn_settings, is_own_images
 from aggmatch.devices import choose_device
 from aggmatch.errors import unknown
 from aggmatch.methods import load_method
@@ -52,9 +52,17 @@ class OptimSettings(Settings):
     optimizer: Literal["sgd", "lars"] = "sgd"
     """lars: SGD that moves every kernel in proportion to its norm, for large batches and learning rates."""
     lr: Positive = 0.03
-    """η: initial learning rate; it falls as η·cos(7πk/16K)."""
+    """η: largest learning rate. It falls as η·cos(7πk/16K), or to `final`."""
+    final: Fraction | None = None
+    """Learning rate at the last step as a share of η, reached along half a cosine; null for η·cos(7πk/16K)."""
+    warmup: Annotated[float, Range(0, 0.9)] = 0.0
+    """Share of the steps in which the learning rate grows linearly to η, before it falls over the others."""
+    warmup_from: Fraction = 0.0
+    """Learning rate at the first step of the warm-up, as a share of η."""
     momentum: Fraction = 0.9
-    """Nesterov momentum."""
+    """Momentum."""
+    nesterov: bool = True
+    """Whether the momentum is Nesterov's."""
     weight_decay: NonNegative = 5e-4
     """L2 penalty on kernels; BatchNorm and biases are exempt."""
     trust: Positive = 1e-3
@@ -88,6 +96,9 @@ class TrainSettings(Settings):
     """Steps between two lines of metrics."""
     evaluate_every: Count = 5000
     """Steps between two evaluations on the test set."""
+    exact_gradient: bool = False
+    """Whether images that only give targets, such as the weak views of FixMatch, have a backward pass, because they
+    share BatchNorm's statistics. Otherwise the other images represent them, which is faster (docs/decisions/0004)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Arithmetic of the network. auto: bfloat16 autocast on CUDA, float32 on a CPU."""
 
@@ -100,14 +111,16 @@ class RuntimeSettings(Settings):
     """`cpu`, `cuda`, `cuda:1`, or `auto` for the best one available."""
     threads: Annotated[int, Range(0, 1024)] = 0
     """CPU threads. 0: one for networks under 500,000 weights, which more would slow down, else torch's own number."""
-    cache_dir: str | None = None
-    """Folder of cached features of frozen backbones; null for the user's cache folder."""
     data_dir: str = "data"
     """Folder of the downloaded data sets."""
+    cache_dir: str | None = None
+    """Folder of cached files, such as decoded images and features; null for the user's cache folder."""
     checkpoint_every: Count = 5000
     """Steps between two checkpoints."""
     snapshots: tuple[Fraction, ...] = (0.1, 0.5, 1.0)
     """Shares of the steps after which networks and method are saved for analyses; empty saves disk space."""
+    snapshot_steps: tuple[Count, ...] = ()
+    """Further steps after which they are saved, such as those of the paper's figures (docs/analysis.md)."""
     graph: bool = True
     """Whether the whole step runs as one CUDA graph on CUDA."""
     tensorboard: bool = False
@@ -156,11 +169,13 @@ class RunSettings(Settings):
         return {name: section for name, section in self.to_dict().items() if name != "runtime"}
 
 
-def resolve(changes: Changes) -> RunSettings:
+def resolve(changes: Changes, *, recipes: bool = True) -> RunSettings:
     """Return the configuration of a run: the recipe of its data set and method, then the changes; later values win.
 
     changes: dotted keys and values, or a sequence of `Layer`. Other settings get the value of the recipe, or else the
-    default of their field. Raises an `AggMatchError` for an unknown key or a wrong value.
+    default of their field. recipes: False for the configuration of an older run, which holds all settings that existed
+    then; later ones get the default of their field, which is what the run did. Raises an `AggMatchError` for an
+    unknown key or a wrong value.
 
     Example: `resolve({"data.name": "cifar10", "method.name": "fixmatch", "optim.lr": 0.01})`.
     """
@@ -172,9 +187,9 @@ def resolve(changes: Changes) -> RunSettings:
     method_name = chosen.get("method", {}).get("name", "aggmatch")
     for key, value in (("data.name", data_name), ("method.name", method_name)):
         require_text(key, value, sources)
-    of_data = folder_recipe(chosen) if is_folder(data_name) else DATA.get(data_name, {})
+    of_data = recipe_of_data(data_name, chosen) if recipes else {}
     use = chosen.get("train", {}).get("backbone", of_data.get("train.backbone"))
-    usual = RunSettings.recipe if is_folder(data_name) else PREFERRED.get(method_name, RunSettings.recipe)
+    usual = RunSettings.recipe if is_own_images(data_name) else PREFERRED.get(method_name, RunSettings.recipe)
     named = chosen.get("recipe", "frozen" if use == "frozen" else usual)
     require_text("recipe", named, sources)
     if named not in NAMED:
@@ -185,7 +200,8 @@ def resolve(changes: Changes) -> RunSettings:
     below = [Layer(f"the recipe of {data_name}", of_data), *method_recipe(data_name, method_name, named)]
     values, _ = merge([*below, *layers])
     steps = values.get("train", {}).get("steps", TrainSettings.steps)
-    values, sources = merge([*below, fitted(below[-1], steps), Layer("", {"recipe": named}), *layers])
+    below += [fitted(below[-1], steps), Layer("", {"recipe": named})]
+    values, sources = merge([*(below if recipes else ()), *layers])
     return build(values, sources, method_name)
 
 
@@ -216,11 +232,14 @@ def fitted(named: Layer, steps: object) -> Layer:
     return Layer(named.source, {key: limit for key, limit in most.items() if named.values[key] > limit})
 
 
-def folder_recipe(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe of images of your own: pretrained and frozen if weights are installed, else from scratch.
+def recipe_of_data(data: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe of a data set.
 
-    A network or use of the backbone that the user has chosen stays.
+    That of images of your own depends on what is installed: pretrained and frozen if there are weights, else from
+    scratch. A network or use of the backbone that the user has chosen stays.
     """
+    if not is_own_images(data):
+        return DATA.get(data, {})
     model, train, runtime = (chosen.get(section, {}) for section in ("model", "train", "runtime"))
     if "name" not in model and train.get("backbone", "frozen") != "scratch" and find_spec(WEIGHTS_PACKAGE):
         return FOLDER | PHOTOS

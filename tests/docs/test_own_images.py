@@ -8,6 +8,9 @@ import pytest
 from PIL import Image
 
 import aggmatch
+from aggmatch import cache
+from aggmatch.data import archive, decode
+from aggmatch.data.labels_file import read_labels
 
 PAGE = Path(__file__).parents[2] / "docs/own-images.md"
 
@@ -46,3 +49,24 @@ def test_the_exported_file_is_read_as_shown(tmp_path, monkeypatch):
     exec(example("InferenceSession"), names)
     assert names["classes"] == ["left", "right"]
     assert np.asarray(names["probabilities"]).shape == (2, 2)
+
+
+def test_the_arrays_that_are_written_as_shown_are_a_data_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(example("np.savez"))
+    data = aggmatch.load("data.npz")
+    assert (data.classes, len(data.train), len(data.test)) == (("cat", "dog"), 96, 4)
+
+
+def test_the_table_is_read_as_shown(tmp_path):
+    (shown,) = [text for text in re.findall(r"```text\n(.*?)```", PAGE.read_text(), flags=re.S) if "file,label" in text]
+    (tmp_path / "labels.csv").write_text(shown)
+    rows = read_labels(tmp_path / "labels.csv")
+    assert [row.label for row in rows] == ["rose", "tulip", ""]
+
+
+def test_the_page_states_the_limits_of_the_code():
+    text = " ".join(PAGE.read_text().split())
+    assert f"up to {decode.MOST_PIXELS // 10**6} million pixels" in text
+    assert f"may have up to {2 * (Image.MAX_IMAGE_PIXELS or 0) // 10**6} million pixels" in text
+    assert f"take at most {cache.LIMIT // 2**30} GiB and the unpacked archives {archive.UNPACKED // 2**30} GiB" in text

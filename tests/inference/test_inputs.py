@@ -85,7 +85,7 @@ def test_the_first_unreadable_image_is_named(tmp_path):
     good, bad = BytesIO(), tmp_path / "bad.png"
     Image.new("L", (4, 4)).save(good, "PNG")
     bad.write_bytes(b"text")
-    with pytest.raises(AggMatchError, match=r"Image 1 \(.*bad\.png\) cannot be read: it is not an image"):
+    with pytest.raises(AggMatchError, match=r"Image 1 \(.*bad\.png\) cannot be read: not a JPEG, PNG"):
         pixels([good.getvalue(), bad, tmp_path / "missing.png"])
     with pytest.raises(ValueError, match=r"Image 1 \(.*missing\.png\) cannot be read: .*No such file"):
         pixels([good.getvalue(), tmp_path / "missing.png"])

@@ -45,6 +45,30 @@ def test_a_method_that_is_sure_before_it_is_right_gives_a_warning(tmp_path, prec
         assert "--recipe cold-start" in found[0].advice
 
 
+@pytest.mark.parametrize(("auc", "words"), [(0.52, "hardly tells right from wrong"), (0.81, "weight tells right")])
+def test_the_warning_says_whether_the_weight_tells_right_from_wrong(tmp_path, auc, words):
+    logged = {"pseudo_auc": auc, "pseudo_precision_by_weight": [0.1] * 9 + [0.3], "pseudo_class_share": [0.1] * 10}
+    log = [line(20, pseudo_precision=0.2, pseudo_coverage=0.9, **logged)]
+    (warning,) = warnings_of(read_runs([write_folder(tmp_path / "a", log, {})])[0])
+    assert words in warning.finding
+    assert "largest weights, 30 % are right" in warning.finding
+    assert "on one of" not in warning.finding
+    assert ("method.threshold" in warning.advice) == (auc > 0.7)
+
+
+def test_the_warning_recommends_the_recipe_only_to_methods_that_have_it(tmp_path):
+    log = [line(20, pseudo_precision=0.1, pseudo_coverage=1.0)]
+    for method, recommended in (("fixmatch", True), ("mixmatch", False)):
+        (warning,) = warnings_of(read_runs([write_folder(tmp_path / method, log, {}, method=method)])[0])
+        assert ("Try --recipe cold-start" in warning.advice) == recommended
+
+
+def test_the_warning_names_a_class_that_has_most_of_the_weight(tmp_path):
+    log = [line(20, pseudo_precision=0.2, pseudo_coverage=0.9, pseudo_class_share=[0.05, 0.05, 0.1, 0.8, *[0.0] * 6])]
+    (warning,) = warnings_of(read_runs([write_folder(tmp_path / "a", log, {})])[0])
+    assert "80 % of the weight is on one of 10 classes" in warning.finding
+
+
 def precisions(*values: tuple[float, float]) -> list[dict[str, object]]:
     """Twenty lines of the log for each pair of precision and coverage."""
     pairs = [pair for pair in values for _ in range(20)]

@@ -184,7 +184,7 @@ def test_the_best_run_is_paired_with_the_best_of_every_other_group(tmp_path):
 @pytest.mark.parametrize("download", [False, True])
 def test_missing_files_of_the_data_are_fetched_only_on_request(tmp_path, monkeypatch, download):
     asked = []
-    monkeypatch.setattr("aggmatch.runs.stored.load_for", lambda *given: asked.append(given))
+    monkeypatch.setattr("aggmatch.runs.stored.load_for", lambda *given, **_: asked.append(given))
     folder = write_folder(tmp_path / "run", runtime__data_dir=str(tmp_path))
     (run,) = read_runs([folder], download=download)
     run.data()
@@ -212,10 +212,11 @@ def test_a_corrupt_log_is_named(tmp_path):
     [
         ("summary.json", {"accuracy": 3}, "accuracy_average"),
         ("summary.json", SUMMARY | {"class_accuracy": 7}, "class_accuracy"),
-        ("split.json", {"labeled": 5, "fold": 0}, "labeled"),
-        ("split.json", {"labeled": [1], "fold": "x"}, "fold"),
-        ("split.json", {"labeled": [1], "fold": None}, "fold"),
-        ("split.json", {"labeled": [1]}, "fold"),
+        ("split.json", {"labeled": 5, "fold": 0, "labels": [0]}, "labeled"),
+        ("split.json", {"labeled": [1], "fold": "x", "labels": [0]}, "fold"),
+        ("split.json", {"labeled": [1], "fold": None, "labels": [0]}, "fold"),
+        ("split.json", {"labeled": [1], "labels": [0]}, "fold"),
+        ("split.json", {"labeled": [1], "fold": 0}, "labels"),
     ],
 )
 def test_a_corrupt_summary_or_split_is_named(tmp_path, name, content, key):

@@ -82,6 +82,8 @@ def compare(
     failed = train_all(runs, quiet=quiet)
     table = experiment.compare(collect(runs))
     stdout.print(table.rich())
+    if simpler := experiment.recommend(table):
+        say(simpler)
     say(f"Also in {', '.join(map(str, experiment.write(table, out)))}")
     raise_failed(failed, len(runs))
 

@@ -32,7 +32,11 @@ def figures(
     device: Device = None,
     allow_code: AllowCode = None,
 ) -> None:
-    """Draw figures of runs: accuracy, pseudo labels, mistakes, attention, features."""
+    """Draw figures of runs: accuracy, pseudo labels, mistakes, attention, features.
+
+    For the figures of the paper as printed, train with --set runtime.snapshot_steps='[1000, 4000, 10000, 40000]'; the
+    page "Figures and explanations" of the documentation names the figure for each of them.
+    """
     from aggmatch.console import say
     from aggmatch.files import make_folder, write_atomically
     from aggmatch.report.figure import files

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
-from aggmatch.data.folder import decode, find_images
+from aggmatch.data.decode import Budget, decode_stream, open_regular, printable, reason
+from aggmatch.data.folder import find_images
 from aggmatch.errors import AggMatchError
 from aggmatch.models import images_at_once
 
@@ -164,13 +165,15 @@ def pixel_batches(items: Sequence[Item], side: int, channels: int) -> Iterator[T
     Example: `torch.cat(list(pixel_batches(listed("photos"), side=32, channels=3)))`.
     """
 
+    budget = Budget()
+
     def convert(position: int) -> Tensor:
+        item = items[position]
         try:
-            return one_image(items[position], side, channels)
+            return one_image(item, side, channels, budget)
         except Exception as error:  # Pillow raises almost any exception for invalid content
-            reason = "it is not an image" if isinstance(error, UnidentifiedImageError) else str(error) or "corrupt"
-            name = f" ({items[position]})" if isinstance(items[position], Path) else ""
-            raise InvalidImages(f"Image {position}{name} cannot be read: {reason}.") from error
+            name = f" ({printable(item)})" if isinstance(item, Path) else ""
+            raise InvalidImages(f"Image {position}{name} cannot be read: {reason(error)}.") from error
 
     batch = images_at_once(side)
     for first in range(0, max(len(items), 1), batch):
@@ -180,15 +183,16 @@ def pixel_batches(items: Sequence[Item], side: int, channels: int) -> Iterator[T
         yield torch.stack(images) if images else torch.zeros(0, channels, side, side, dtype=torch.uint8)
 
 
-def one_image(item: Item, side: int, channels: int) -> Tensor:
-    """Return an image as uint8, (channels, side, side)."""
+def one_image(item: Item, side: int, channels: int, budget: Budget) -> Tensor:
+    """Return an image as uint8, (channels, side, side). budget: shared by all threads that decode."""
     if isinstance(item, np.ndarray):
         if item.shape == (side, side, channels):
             return torch.from_numpy(np.moveaxis(item, 2, 0).copy())
         item = Image.fromarray(np.ascontiguousarray(item[..., 0] if item.shape[2] == 1 else item))
     if isinstance(item, Image.Image):
         item = encoded(item)
-    return decode(BytesIO(item) if isinstance(item, bytes) else item, side, channels)  # type: ignore[arg-type]
+    with BytesIO(item) if isinstance(item, bytes) else open_regular(item) as stream:
+        return decode_stream(stream, side, channels, budget)
 
 
 def encoded(image: Image.Image) -> bytes:

@@ -75,7 +75,7 @@ def explained_runs(runs: Sequence[StoredRun]) -> list[StoredRun]:
 
 def no_snapshots(run: StoredRun) -> str:
     """Why a run has no snapshot, in words that follow its name."""
-    if not run.settings.runtime.snapshots:
+    if not (run.settings.runtime.snapshots or run.settings.runtime.snapshot_steps):
         return "kept no snapshots (runtime.snapshots is empty)"
     return "lost its snapshots (its folder has none)" if run.finished else "has no snapshots yet"
 

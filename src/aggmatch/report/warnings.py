@@ -2,11 +2,13 @@
 
 import shlex
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from aggmatch.methods import load_method
+from aggmatch.recipes import NAMED
 from aggmatch.report.summary import accuracies
 from aggmatch.runs.stats import conditions, grouped, mean_and_spread, recipe_of
 from aggmatch.runs.stored import StoredRun
@@ -19,6 +21,10 @@ PERIODS = 10
 """Parts of the log whose mean precisions are compared, so that the noise of single lines does not count."""
 SURE, RIGHT = 0.6, 0.4
 """Coverage of pseudo labels from which, and precision below which, a method is sure before it is right."""
+TOLD_APART = 0.7
+"""AUC from which the weight tells right from wrong pseudo labels."""
+COLLAPSED = 3
+"""Multiple of its even share from which a class has too many of the pseudo labels."""
 LISTED = 8
 """Number of classes or rings that are listed by name; the rest is counted."""
 
@@ -109,10 +115,34 @@ def sure_too_early(run: StoredRun) -> RunWarning | None:
     return RunWarning(
         "Sure before it is right",
         f"At step {worst['step']:,}, pseudo labels have {100 * worst['pseudo_coverage']:.0f} % of their full weight, "
-        f"but only {100 * worst['pseudo_precision']:.0f} % of it is on right ones.",
-        "Learning from wrong pseudo labels confirms them, and a run may never recover. Try --recipe cold-start, or "
-        "label a few more images of each class.",
+        f"but only {100 * worst['pseudo_precision']:.0f} % of it is on right ones.{judge_weight(worst)}",
+        f"Learning from wrong pseudo labels confirms them, and a run may never recover. {better_start(run)}"
+        + (" A higher method.threshold helps if the method has one." * (worst.get("pseudo_auc", 0) >= TOLD_APART)),
     )
+
+
+def better_start(run: StoredRun) -> str:
+    """What to do about wrong pseudo labels at the start; the recipe for it exists for some methods only."""
+    named = "cold-start"
+    if run.settings.recipe != named and run.settings.method_name in NAMED.get(named, {}):
+        return f"Try --recipe {named}, or label a few more images of each class."
+    return "Label a few more images of each class, or compare with a method that has the recipe cold-start."
+
+
+def judge_weight(line: Mapping[str, Any]) -> str:
+    """Sentences on whether the weight tells right from wrong pseudo labels, and on a class with too many of them.
+
+    Empty for a line of an older log, which does not say.
+    """
+    said = ""
+    if "pseudo_auc" in line:
+        tells = "tells" if line["pseudo_auc"] >= TOLD_APART else "hardly tells"
+        said += f" The weight {tells} right from wrong ones (AUC {line['pseudo_auc']:.2f}, chance 0.50): of the tenth "
+        said += f"with the largest weights, {100 * line['pseudo_precision_by_weight'][-1]:.0f} % are right."
+    shares = line.get("pseudo_class_share", [0.0])
+    if max(shares) * len(shares) >= COLLAPSED:
+        said += f" {100 * max(shares):.0f} % of the weight is on one of {len(shares)} classes."
+    return said
 
 
 def pseudo_label_periods(run: StoredRun) -> list[tuple[float, float]]:
@@ -134,7 +164,7 @@ def pseudo_label_periods(run: StoredRun) -> list[tuple[float, float]]:
 
 def lagging_average(run: StoredRun) -> RunWarning | None:
     """The averaged network gives the result but has not caught up with the trained one."""
-    if not run.summary or run.settings.train.evaluated != "average":
+    if not run.summary or run.accuracy is None or run.settings.train.evaluated != "average":
         return None
     average, online = run.summary["accuracy_average"], run.summary["accuracy_online"]
     if online - average <= AVERAGE_LAG:
@@ -182,7 +212,7 @@ def few_steps(run: StoredRun) -> RunWarning | None:
 
 def below_baseline(condition: str, members: Sequence[StoredRun]) -> RunWarning | None:
     """Methods that gained nothing from the unlabelled images."""
-    groups = grouped([run for run in members if run.finished])
+    groups = grouped([run for run in members if run.finished and run.accuracy is not None])
     baselines = {name for name, group in groups.items() if load_method(group[0].settings.method_name).baseline}
     scores = {name: accuracies(group) for name, group in groups.items()}
     if not baselines:

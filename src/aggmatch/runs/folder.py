@@ -28,6 +28,9 @@ class Record(TypedDict):
     pseudo_precision: NotRequired[float]
     pseudo_recall: NotRequired[float]
     pseudo_coverage: NotRequired[float]
+    pseudo_auc: NotRequired[float]
+    pseudo_precision_by_weight: NotRequired[list[float]]
+    pseudo_class_share: NotRequired[list[float]]
     confidence: NotRequired[float]
     queue_fill: NotRequired[list[Natural]]
 
@@ -117,12 +120,12 @@ class RunFolder:
         write_atomically(self.split, split)
         self.write_json(self.config, config)
 
-    def note_data(self, name: str) -> None:
-        """Record the current name of the run's data set, which changes if a folder of images moves."""
+    def note_data(self, name: str, labels_file: str | None = None) -> None:
+        """Record the current name of the run's data set and its table of labels, which change if the files move."""
         config = self.read_config()
         data = config.get("data", {})
-        if data.get("name") != name:
-            self.write_json(self.config, config | {"data": {**data, "name": name}})
+        if (data.get("name"), data.get("labels_file")) != (name, labels_file):
+            self.write_json(self.config, config | {"data": {**data, "name": name, "labels_file": labels_file}})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -172,10 +175,10 @@ class RunFolder:
         named = [name for layer in layers for name in parts_named(layer.values)]
         refuse_code(parts_named(values), [*named, *allow], self.config)
         try:
-            resolve([Layer("", values)])
+            resolve([Layer("", values)], recipes=False)
         except AggMatchError as error:
             raise AggMatchError(f"Cannot read {self.config}: {error}") from None
-        return resolve([Layer(str(self.config), values), *layers])
+        return resolve([Layer(str(self.config), values), *layers], recipes=False)
 
     def settings_here(self, changes: Changes = (), *, allow: Iterable[str] = ()) -> RunSettings:
         """Return the settings with a device of this machine, which need not be the machine that trained."""

@@ -24,7 +24,7 @@ ELSEWHERE = ("data", "labels", "fold", "seed", "method", "steps", "network", "ha
 class Outcome(TypedDict):
     """What a line must contain about a finished run's result; older lines have no accuracy by class."""
 
-    accuracy: Percent
+    accuracy: Percent | None
     class_accuracy: NotRequired[dict[str, Percent]]
 
 
@@ -84,7 +84,7 @@ def decode(text: str, where: str, allow: Iterable[str] = ()) -> Line:
     configuration = content["configuration"]
     try:
         refuse_code(parts_named(configuration), allow, "The configuration")
-        settings = resolve([Layer("a stored result", configuration)])
+        settings = resolve([Layer("a stored result", configuration)], recipes=False)
     except AggMatchError as error:
         return Line(text, json.dumps(configuration, sort_keys=True), None, str(error))
     run = StoredRun(

@@ -27,6 +27,7 @@ class Drawn(TypedDict):
 
     labeled: list[Natural]
     fold: Natural
+    labels: list[Natural]
 
 
 class DataSets:
@@ -35,11 +36,11 @@ class DataSets:
     def __init__(self) -> None:
         self.last: tuple[object, DataSet] | None = None
 
-    def load(self, settings: DataSettings, data_dir: str, download: bool) -> DataSet:
+    def load(self, settings: DataSettings, data_dir: str, download: bool, cache_dir: str | None = None) -> DataSet:
         """The data set that the settings name."""
-        key = (settings.name, settings.side, settings.holdout, data_dir)
+        key = (settings.name, settings.labels_file, settings.side, settings.holdout, data_dir)
         if self.last is None or self.last[0] != key:
-            self.last = key, load_for(settings, data_dir, download)
+            self.last = key, load_for(settings, data_dir, download, cache_dir=cache_dir)
         return self.last[1]
 
 
@@ -108,7 +109,7 @@ class StoredRun:
 
     @property
     def length(self) -> Length | None:
-        """The steps after which its accuracy was measured, and its schedule; None before the first evaluation."""
+        """How far it got when it was last evaluated, or its end, and its schedule; None before the first evaluation."""
         schedule = self.settings.train.steps
         if self.finished:
             return Length(True, self.steps, schedule)
@@ -124,6 +125,18 @@ class StoredRun:
         """Accuracy of each class in percent; empty for an unfinished run."""
         accuracies: Mapping[str, float] = self.summary.get("class_accuracy", {}) if self.summary else {}
         return accuracies
+
+    @property
+    def probes(self) -> Mapping[str, float]:
+        """Accuracy in percent of classic learners on the same frozen features and labels; empty without them."""
+        accuracies: Mapping[str, float] = self.summary.get("probes", {}) if self.summary else {}
+        return accuracies
+
+    @property
+    def better_probe(self) -> str | None:
+        """The best classic learner on the same features, if it is at least as good as the run."""
+        best = max(self.probes, key=self.probes.__getitem__, default=None)
+        return best if best and self.accuracy is not None and self.probes[best] >= self.accuracy else None
 
     def pseudo_labels(self, name: str) -> float | None:
         """A pseudo-label value at the last log step in percent, such as "precision"; None if there is none."""
@@ -202,7 +215,8 @@ class StoredRun:
 
     def data(self) -> DataSet:
         """The data set that it was trained on."""
-        return self.data_sets.load(self.settings.data, self.settings.runtime.data_dir, self.download)
+        runtime = self.settings.runtime
+        return self.data_sets.load(self.settings.data, runtime.data_dir, self.download, runtime.cache_dir)
 
     def split(self) -> Split:
         """Which training images had which label."""

@@ -14,7 +14,7 @@ import torch
 
 from aggmatch import __version__
 from aggmatch.config import Changes, as_layers, differences
-from aggmatch.data import DataSet, Images, Split, is_folder, load_for, locate, make_split
+from aggmatch.data import DataSet, Images, Split, is_own_images, load_for, locate, make_split
 from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device, provenance
 from aggmatch.errors import AggMatchError
@@ -29,8 +29,8 @@ from aggmatch.runs.stats import median_of_last
 from aggmatch.settings import RunSettings, parts_named
 from aggmatch.signals import signals
 from aggmatch.training.inputs import FeatureInputs
-from aggmatch.training.meters import Pace
-from aggmatch.training.optim import cosine_rate
+from aggmatch.training.meters import Pace, pseudo_label_metrics
+from aggmatch.training.optim import learning_rate
 from aggmatch.training.trainer import Trainer
 
 
@@ -92,7 +92,7 @@ class Run:
         if self.finished:
             return
         state, train, runtime = self.state, self.settings.train, self.settings.runtime
-        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}
+        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}.union(runtime.snapshot_steps)
         with self.folder.locked(), self.open_log() as log, self.keeping_place(log), signals() as received:
             now = {"step": state.steps_done, "started": timestamp()}
             self.folder.note_session(now | provenance(state.device, state.threads))
@@ -147,17 +147,14 @@ class Run:
         self.check_finite()
         state, settings = self.state, self.settings
         progress = torch.tensor((state.steps_done - 1) / settings.train.steps)
-        rate = float(cosine_rate(settings.optim.lr, progress))
+        rate = float(learning_rate(settings.optim, progress))
         status = {name: value.tolist() for name, value in state.method.status().items()}
-        means = state.meters.read()
-        if "pseudo_recall" in means and means["pseudo_coverage"] > 0:  # no precision without pseudo labels
-            means["pseudo_precision"] = means["pseudo_recall"] / means["pseudo_coverage"]
-        return {**means, "lr": rate, **status}
+        return {**pseudo_label_metrics(state.meters.read()), "lr": rate, **status}
 
     def read_accuracies(self) -> dict[str, float]:
         """Return the test accuracies of both networks in percent; nothing without test images."""
         state, inputs = self.state, self.state.inputs
-        if not len(self.data.test):
+        if not len(inputs.test):
             return {}
         networks = state.average, state.online
         return dict(accuracies(state.method, *networks, inputs.test, inputs.labeled, threads=state.threads))
@@ -175,8 +172,8 @@ class Run:
             return
         saved = checkpoints.found(self.folder.checkpoints)
         newest = f"The last good checkpoint is {saved[0]}." if saved else "There is no checkpoint yet."
-        advice = "Start a new run with a lower learning rate (optim.lr)."
-        raise AggMatchError(f"Training stopped: {problem}. {newest} {advice}", options="--set optim.lr=...")
+        advice = "Start a new run with a lower learning rate: optim.lr."
+        raise AggMatchError(f"Training stopped: {problem}. {newest} {advice}")
 
     # Files --------------------------------------------------------------------------------------------------------
 
@@ -247,6 +244,7 @@ class Run:
         median = median_of_last([record[name] for record in records if name in record])
         assert median or not tested, "every run with test images ends with an evaluation"
         last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
+        numbers = {key: value for key, value in last_log.items() if not isinstance(value, list)}
         probes: dict[str, float] = inputs.probes() if tested and isinstance(inputs, FeatureInputs) else {}
         return {
             "data": settings.data.name,
@@ -261,7 +259,7 @@ class Run:
             "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)) if tested else {},
             **({} if tested else {"accuracy_average": None, "accuracy_online": None}),
             **({"probes": probes} if probes else {}),
-            **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
+            **{key: value for key, value in numbers.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
             **provenance(state.device, state.threads),
             "finished": timestamp(),
@@ -287,10 +285,9 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     device = choose_device(settings.runtime.device)
     if data is None:
         settings = located(settings)
-    if is_folder(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
-        problem = f"{out} is inside the folder of images, where it would be a class. Choose another folder."
-        raise AggMatchError(problem, options="--out")
-    data = data or load_for(settings.data, settings.runtime.data_dir, download)
+    if is_own_images(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
+        raise AggMatchError(f"{out} is inside the folder of images, where it would be a class. Choose another.")
+    data = data or load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
     check_data(data, settings)
     split = make_split(data, settings.data)
     if settings.data.split is not None:  # it decides both
@@ -325,21 +322,20 @@ def resume(
     settings = resumed_settings(folder, changes, allow)
     if data is None:
         settings = located(settings)
-        if is_folder(name := settings.data.name) and not Path(name).is_dir():
-            moved = f"There is no folder {name} any more. If it has moved, resume with data.name=NEW/PATH."
+        if is_own_images(name := settings.data.name) and not Path(name).exists():
+            moved = f"There is no {name} any more. If it has moved, resume with its new path (data.name)."
             raise AggMatchError(moved, options=f"aggmatch train NEW/PATH --resume --out {out}")
-    data = data or load_for(settings.data, settings.runtime.data_dir, download)
+    data = data or load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
     check_data(data, settings)
     split = Split.read(folder.split, data)
     if not split.tested_on(data):
         raise AggMatchError(
             f"Cannot resume {out}: the test images of {data.name} have changed. Restore them, or start a new run "
-            f"in another folder.",
-            options="--out",
+            f"in another folder."
         )
     frozen = unpack(folder.backbone.read_bytes()).tensors if folder.backbone.exists() else None
     state = Trainer(settings, data, split, choose_device(settings.runtime.device), frozen)
-    folder.note_data(settings.data.name)
+    folder.note_data(settings.data.name, settings.data.labels_file)
     run = Run(settings, data, split, folder, state)
     run.keep_backbone()
     latest = checkpoints.load_newest(folder.checkpoints)
@@ -351,8 +347,10 @@ def resume(
 
 
 def located(settings: RunSettings) -> RunSettings:
-    """The settings with the absolute path of a folder of images."""
-    return replace(settings, data=replace(settings.data, name=locate(settings.data.name)))
+    """The settings with the absolute paths of own images and of their table of labels."""
+    data, table = settings.data, settings.data.labels_file
+    table = str(Path(table).resolve()) if table else None
+    return replace(settings, data=replace(data, name=locate(data.name), labels_file=table))
 
 
 def check_data(data: DataSet, settings: RunSettings) -> None:
@@ -379,13 +377,14 @@ def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] =
         settings = folder.settings(changes, allow=allowed)
         differing = differences(stored.to_dict(), settings.to_dict())
         changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
-    places = changed.get("data.name")
-    if places and all(map(is_folder, places)):  # the split checks whether the images are the same
+    places, tables = changed.get("data.name"), changed.get("data.labels_file")
+    if places and all(map(is_own_images, places)):  # the split checks whether the images are the same
         del changed["data.name"]
+    if tables and all(tables):  # the split checks whether the labels are the same
+        del changed["data.labels_file"]
     if changed:
         listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
-        problem = f"Cannot resume {folder.path}: {listed}. Drop the change, or choose another folder."
-        raise AggMatchError(problem, options="--out")
+        raise AggMatchError(f"Cannot resume {folder.path}: {listed}. Drop the change, or choose another folder.")
     return settings
 
 
