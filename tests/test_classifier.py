@@ -4,6 +4,7 @@ import pickle
 import signal
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -170,7 +171,13 @@ def test_a_wrong_parameter_is_named_without_options_of_the_command_line(paramete
 
 
 def test_the_constructor_only_stores_and_a_clone_has_the_same_parameters():
-    parameters = {"method": "uda", "steps": -3, "backbone": "no", "image_shape": (9,), "settings": {"no": 1}}
+    parameters: dict[str, Any] = {
+        "method": "uda",
+        "steps": -3,
+        "backbone": "no",
+        "image_shape": (9,),
+        "settings": {"no": 1},
+    }
     classifier = AggMatchClassifier(**parameters)
     assert {name: clone(classifier).get_params()[name] for name in parameters} == parameters
     assert classifier.set_params(steps=7).steps == 7

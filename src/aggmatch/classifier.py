@@ -218,8 +218,9 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _resolve(self, size: Size) -> RunSettings:
         """Return the settings of the run; errors name the parameter that a value comes from."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        given = {"steps": {"train.steps": self.steps}} if self.steps is not None else {}
-        given |= {"method": {"method.name": self.method}, "device": {"runtime.device": self.device}}
+        given: dict[str, dict[str, Any]] = {"method": {"method.name": self.method}}
+        given |= {"steps": {} if self.steps is None else {"train.steps": self.steps}}
+        given |= {"device": {"runtime.device": self.device}}
         return resolve(
             [
                 Layer("the defaults of AggMatchClassifier", self._recipe(size) | {"train.seed": seed}),

@@ -173,9 +173,9 @@ def test_a_folder_that_a_known_name_hides_is_pointed_out(tmp_path, monkeypatch):
         ("x.npz", "There is no file x.npz."),
         ("somewhere", "Or name a folder of images, or a .zip or .npz file of them."),
         ("labels.csv", "labels.csv is a table, not images. Name the folder of the images"),
-        ("deep/labels.csv", "and the table as --labels-file deep/labels.csv"),
+        ("deep/labels.csv", "and the table as data.labels_file"),
         ("./cat.jpg", "./cat.jpg is not a folder of images, and does not end in .zip or .npz."),
-        ("/gone/photos", "If the images of a run have moved: aggmatch train NEW/PLACE --resume --out RUN"),
+        ("/gone/photos", "If the images of a run have moved, resume it with their new place"),
     ],
 )
 def test_the_error_for_images_that_are_not_there_speaks_of_folders_and_files(tmp_path, monkeypatch, name, message):
