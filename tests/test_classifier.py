@@ -115,7 +115,7 @@ def test_files_bytes_and_pil_images_are_read_as_in_training(tmp_path):
     classifier = tiny(random_state=0, settings={"data.side": 16}).fit(files, y)
     expected = classifier.predict_proba(files)
     assert classifier.model_.network.channels == 3
-    for same in (pictures, contents, [*map(Path, files)], tmp_path, np.array(files)):
+    for same in (pictures, contents, map(Path, files), tmp_path, np.array(files)):
         np.testing.assert_allclose(classifier.predict_proba(same), expected, atol=1e-5)
 
 

@@ -4,7 +4,7 @@ import copy
 import math
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -163,6 +163,7 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _list(self, X: ImagesLike, *, reset: bool) -> list[Item]:
         """Return the images as a list; arrays have the values that `fit` found. reset: whether this is `fit`."""
+        X = list(X) if isinstance(X, Iterator) else X
         if self.image_shape is not None and not (isinstance(X, np.ndarray) and X.ndim > 2):
             X = self._unflattened(validate_data(self, X, reset=reset))
         elif isinstance(X, np.ndarray) and X.ndim == 2:
