@@ -18,8 +18,8 @@ SOURCE = Path(aggmatch.__file__).parent
 
 LAYERS = [
     ["errors"],
-    ["validate"],
-    ["config", "devices", "files", "recipes", "registry", "signals"],
+    ["files", "validate"],
+    ["config", "devices", "recipes", "registry", "signals"],
     ["cache", "functional", "progress", "tables"],
     ["kernels"],
     ["data", "models"],

@@ -301,3 +301,17 @@ def test_a_network_of_an_installed_package_is_built(name, installed):
     network = build_network(name, channels=1, classes=3)
     assert network.features == 5
     assert network(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).logits.shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["mine.py", "a/mine.py", "mine.py:"])
+def test_a_file_without_the_name_of_a_part_says_how_to_write_it(name):
+    with pytest.raises(AggMatchError, match=rf"Name the method in the file too, as {name.removesuffix(':')}:Name"):
+        METHODS.load(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["..x:Y", "x..y:Y", "x.:Y", ".:Y", ":", "\0.py:Y", "a" * 5000 + ".py:Y", "~nobody/a.py:Y"]
+)
+def test_an_odd_name_gives_one_clear_error(name):
+    with pytest.raises(AggMatchError):
+        METHODS.load(name)

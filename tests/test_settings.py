@@ -231,3 +231,30 @@ def test_the_default_recipe_is_the_papers_for_other_methods_and_for_own_images_f
 def test_the_first_steps_of_a_recipe_take_a_part_of_a_short_run(steps, warmup, aligned):
     method = resolve({"data.name": "cifar10", "recipe": "cold-start", "train.steps": steps}).method.to_dict()
     assert (method["warmup"], method["alignment_steps"]) == (warmup, aligned)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 19, 20, 39, 50, 333, 1001, 20_000, 99_999, 2**20])
+@pytest.mark.parametrize("data", ["digits", "cifar10"])
+def test_every_run_has_twenty_log_lines_and_evaluations_or_one_for_each_step(data, steps):
+    train = resolved(data__name=data, train__steps=steps).train
+    wanted = min(steps, 20)
+    assert steps // train.log_every >= wanted
+    assert steps // train.evaluate_every >= wanted
+    assert train.evaluate_every % train.log_every == 0, "an evaluation is also a log step"
+
+
+def test_a_cadence_that_somebody_chose_is_kept():
+    train = resolved(train__steps=40, train__log_every=30, train__evaluate_every=500).train
+    assert (train.log_every, train.evaluate_every) == (30, 500)
+
+
+def test_a_recipe_keeps_the_cadence_that_is_made_for_its_length():
+    assert resolved(data__name="digits").train.evaluate_every == DATA["digits"]["train.evaluate_every"]
+    assert resolved(data__name="digits").train.log_every == DATA["digits"]["train.log_every"]
+    assert resolved(data__name="digits", train__steps=500).train.evaluate_every == 20
+
+
+def test_a_planned_run_does_not_ask_a_stored_one_for_its_cadence():
+    stored, planned = resolved(train__steps=40, train__log_every=30), resolved(train__steps=40)
+    settings = resolve([Layer("the folder", stored.to_dict()), planned.layer("the plan")])
+    assert settings == stored

@@ -24,7 +24,7 @@ def choose_device(name: str) -> torch.device:
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
         raise AggMatchError(f"runtime.device must be auto, cpu, cuda or cuda:N, got '{name}'.")
     device = torch.device(name)
     count = torch.cuda.device_count()

@@ -39,7 +39,7 @@ def watch(run: Run) -> None:
     follow(
         run.train(),
         title=short_name(run.settings.method_name),
-        done=run.state.steps_done,
+        steps_done=lambda: run.state.steps_done,
         steps=run.settings.train.steps,
         network=run.settings.train.evaluated,
         quiet=False,

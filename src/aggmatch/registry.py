@@ -86,6 +86,9 @@ class Registry(Generic[Part]):
             part = import_attribute(own) if isinstance(own := builtin[name], str) else own
         elif name in (announced := self.announced()):
             part = load_announced(announced[name], self.kind)
+        elif name.removesuffix(":").endswith(".py"):
+            file = name.removesuffix(":")
+            raise AggMatchError(f"Name the {self.kind} in the file too, as {file}:Name, got '{name}'.")
         else:
             raise unknown(self.kind, name, self.names(), see=f"aggmatch list {self.plural}")
         if not self.accepts(part):

@@ -1,8 +1,7 @@
 """The whole configuration of a run, merged from recipes, files and the command line."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,7 +27,7 @@ from aggmatch.devices import choose_device
 from aggmatch.errors import unknown
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
-from aggmatch.models.pretrained import WEIGHTS_PACKAGE, BackboneUse
+from aggmatch.models.pretrained import BackboneUse, weights_installed
 from aggmatch.recipes import (
     ANY,
     DATA,
@@ -43,6 +42,11 @@ from aggmatch.recipes import (
 )
 from aggmatch.registry import PARTS, absolute
 from aggmatch.validate import InvalidValue
+
+CADENCE = ("log_every", "evaluate_every")
+"""Settings of section `train` that say how often a run logs and evaluates, not what it learns."""
+FEWEST = 20
+"""Log lines and evaluations of a run, at least, unless somebody chose its cadence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +97,9 @@ class TrainSettings(Settings):
     evaluated: Literal["average", "online"] = "average"
     """Network whose accuracy is reported and which is saved as the model."""
     log_every: Count = 100
-    """Steps between two lines of metrics."""
+    """Steps between two lines of metrics; unless it is set, at most a twentieth of `steps`."""
     evaluate_every: Count = 5000
-    """Steps between two evaluations on the test set."""
+    """Steps between two evaluations on the test set; unless it is set, at most a twentieth of `steps`."""
     exact_gradient: bool = False
     """Whether images that only give targets, such as the weak views of FixMatch, have a backward pass, because they
     share BatchNorm's statistics. Otherwise the other images represent them, which is faster (docs/decisions/0004)."""
@@ -161,8 +165,13 @@ class RunSettings(Settings):
         return values | {"method": {"name": values.pop("method_name"), **values["method"]}}
 
     def layer(self, source: str) -> Layer:
-        """All settings as one layer, which wins over earlier layers."""
-        return Layer(source, self.to_dict())
+        """All settings as one layer, which wins over earlier layers.
+
+        How often a run logs and evaluates is left out: it changes nothing that is learned, and a stored run keeps it.
+        """
+        values = self.to_dict()
+        train = {name: value for name, value in values["train"].items() if name not in CADENCE}
+        return Layer(source, values | {"train": train})
 
     def identity(self) -> dict[str, Any]:
         """The part of the configuration that decides the result."""
@@ -198,11 +207,29 @@ def resolve(changes: Changes, *, recipes: bool = True) -> RunSettings:
         problem = f"must be {RunSettings.recipe} for {method_name}: {named} is for {', '.join(NAMED[named])}"
         raise InvalidValue("recipe", problem, sources.get("recipe", ""))
     below = [Layer(f"the recipe of {data_name}", of_data), *method_recipe(data_name, method_name, named)]
-    values, _ = merge([*below, *layers])
-    steps = values.get("train", {}).get("steps", TrainSettings.steps)
-    below += [fitted(below[-1], steps), Layer("", {"recipe": named})]
-    values, sources = merge([*(below if recipes else ()), *layers])
-    return build(values, sources, method_name)
+    if not recipes:
+        return build(*merge(layers), method_name)
+    own = merge(below)[0].get("train", {})
+    steps = chosen.get("train", {}).get("steps", own.get("steps", TrainSettings.steps))
+    values, sources = merge([*below, fitted(below[-1], steps), Layer("", {"recipe": named}), *layers])
+    settings = build(values, sources, method_name)
+    fixed = dict(chosen.get("train", {}))
+    if own.get("steps") == settings.train.steps:  # the recipe's cadence is made for its length
+        fixed |= own
+    return replace(settings, train=often_enough(settings.train, fixed))
+
+
+def often_enough(train: TrainSettings, fixed: Collection[str]) -> TrainSettings:
+    """Return the settings with a log line and an evaluation in every twentieth of the steps, unless these are fixed.
+
+    An evaluation falls on a log step where that is possible, so that its record also holds the loss.
+    """
+    longest = max(train.steps // FEWEST, 1)
+    log = train.log_every if "log_every" in fixed else min(train.log_every, longest)
+    evaluate = train.evaluate_every
+    if "evaluate_every" not in fixed and evaluate > longest:
+        evaluate = longest - longest % log or longest
+    return replace(train, log_every=log, evaluate_every=evaluate)
 
 
 def require_text(key: str, value: object, sources: Mapping[str, str]) -> None:
@@ -241,7 +268,7 @@ def recipe_of_data(data: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
     if not is_own_images(data):
         return DATA.get(data, {})
     model, train, runtime = (chosen.get(section, {}) for section in ("model", "train", "runtime"))
-    if "name" not in model and train.get("backbone", "frozen") != "scratch" and find_spec(WEIGHTS_PACKAGE):
+    if "name" not in model and train.get("backbone", "frozen") != "scratch" and weights_installed():
         return FOLDER | PHOTOS
     device = choose_device(str(runtime.get("device", RuntimeSettings.device))).type
     return FOLDER | FROM_SCRATCH[device]

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from PIL import Image
 
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
+from aggmatch.evaluation import evaluate
 from aggmatch.inference.model import TrainedModel
+from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint, pack, unpack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import resolve
@@ -146,5 +149,85 @@ def test_a_run_without_a_model_is_an_error(run, tmp_path):
     with pytest.raises(AggMatchError, match=r"model\.safetensors is missing.*resume the run"):
         TrainedModel.load(folder.path)
     folder.summary.unlink()
-    with pytest.raises(AggMatchError, match=r"run has no model yet.*Resume it"):
+    shutil.rmtree(folder.checkpoints)
+    with pytest.raises(AggMatchError, match=r"run has no model and no checkpoint yet"):
+        TrainedModel.load(folder.path)
+
+
+# Unfinished runs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["supervised", "paws", "featmatch"])
+def interrupted(request, tmp_path_factory) -> loop.Run:
+    """A run that stops after the step in which it wrote a checkpoint."""
+    batch = 20 if request.param == "paws" else 10
+    changes = QUICK | {"method.name": request.param, "train.batch": batch, "train.unlabeled_ratio": 1}
+    changes |= {"train.steps": 6, "runtime.checkpoint_every": 4, "train.evaluate_every": 4, "train.log_every": 4}
+    if request.param == "featmatch":
+        changes |= {"method.warmup": 1, "method.refresh_every": 1}
+    run = loop.start(resolve([Layer("the test", changes)]), tmp_path_factory.mktemp("runs") / request.param)
+    next(run.train())
+    return run
+
+
+def test_an_unfinished_run_predicts_with_its_newest_checkpoint_and_says_so(interrupted):
+    state, test = interrupted.state, interrupted.data.test
+    expected = evaluate(state.method, state.evaluated, test, interrupted.labeled)
+    with pytest.warns(UserWarning, match=r"is not finished: using its checkpoint of step 4 of 6\.$"):
+        model = TrainedModel.load(interrupted.folder.path)
+    assert model.classes == interrupted.data.classes
+    torch.testing.assert_close(model.evaluate(interrupted.data).probs, expected.probs)
+
+
+def test_a_checkpoint_without_facts_on_the_data_takes_them_from_the_data_set(interrupted, tmp_path):
+    folder = RunFolder(shutil.copytree(interrupted.folder.path, tmp_path / "old"))
+    saved = checkpoints.load_newest(folder.checkpoints)
+    assert saved is not None
+    new = ("model", "classes", "channels", "size", "network", "mixed", "labels", "images")
+    facts = {name: value for name, value in saved.facts.items() if name not in new}
+    checkpoints.save(folder.checkpoints, 5, Checkpoint(saved.tensors, facts | {"step": 5}))
+    with pytest.warns(UserWarning, match="checkpoint of step 5"):
+        old = TrainedModel.load(folder.path)
+    with pytest.warns(UserWarning, match="checkpoint of step 4"):
+        model = TrainedModel.load(interrupted.folder.path)
+    pixels = interrupted.data.test.pixels[:5]
+    assert torch.equal(old.predict(pixels), model.predict(pixels))
+
+
+def test_no_flipped_bit_of_a_model_changes_a_prediction(run, tmp_path):
+    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "run"))
+    content, pixels = folder.model.read_bytes(), run.data.test.pixels[:50]
+    expected = TrainedModel.load(folder.path).predict(pixels)
+    random, refused = Random(0), 0
+    for _ in range(100):
+        damaged = bytearray(content)
+        damaged[random.randrange(len(content))] ^= 1 << random.randrange(8)
+        folder.model.write_bytes(damaged)
+        try:
+            assert torch.equal(TrainedModel.load(folder.path).predict(pixels), expected)
+        except AggMatchError as error:
+            refused += str(error).startswith(f"Cannot read {folder.model}: ")
+    assert refused >= 95  # a flip in the word "digest" itself is harmless
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"classes": 10},
+        {"classes": [1, 2]},
+        {"size": "8"},
+        {"size": -1},
+        {"channels": 7},
+        {"labels": [1]},
+        {"images": 10**30},
+        {"step": None},
+        {"mixed": "no"},
+    ],
+)
+def test_the_error_names_a_fact_of_a_wrong_type(run, tmp_path, change):
+    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "run"))
+    saved = unpack(folder.model.read_bytes())
+    folder.model.write_bytes(pack(Checkpoint(saved.tensors, {**saved.facts, **change})))
+    (key,) = change
+    with pytest.raises(AggMatchError, match=rf"Cannot read .*model\.safetensors: {key}\b.* must be"):
         TrainedModel.load(folder.path)

@@ -77,7 +77,7 @@ def test_explain_prints_a_table_for_each_image_and_writes_pictures(run, rival_fo
     assert (code, err) == (0, "")
     assert "Image 4, true class" in out
     assert "Image 700, true class" in out
-    assert len(re.findall(r"^ +\d+\.\d\d  ", out, re.MULTILINE)) == 6, "three rows for each"
+    assert len(re.findall(r"^ +\d+\.\d{3}  ", out, re.MULTILINE)) == 6, "three rows for each"
     pictures = sorted((tmp_path / "deep").iterdir())
     assert re.findall(r"^deep/(.*)$", out, re.MULTILINE) == [path.name for path in pictures]
     assert pictures[0].stem.startswith("why")

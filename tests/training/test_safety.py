@@ -67,6 +67,7 @@ def name_code(folder: RunFolder, key: str, name: str) -> None:
     section, _, setting = key.partition(".")
     config = folder.read_config()
     folder.write_json(folder.config, config | {section: {**config[section], setting: name}})
+    shutil.rmtree(folder.checkpoints, ignore_errors=True)  # they would not fit
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -167,6 +168,41 @@ def test_a_run_resumes_when_its_method_is_named_again_in_any_spelling(mine: Path
     run = resume(mine, {"method.name": "my.py:Mine"})
     list(run.train())
     assert run.finished
+
+
+FAILING = """
+from aggmatch.methods.supervised import METHOD
+
+
+class X(METHOD):
+    calls = 0
+
+    def step(self, batch, online, average):
+        X.calls += 1
+        if X.calls == {call}:
+            raise ZeroDivisionError("a mistake")
+        return super().step(batch, online, average)
+"""
+
+
+@pytest.mark.parametrize(("call", "left"), [(1, False), (2, True)])
+def test_a_mistake_in_the_first_step_of_your_own_method_leaves_no_folder(tmp_path: Path, monkeypatch, call, left):
+    monkeypatch.chdir(tmp_path)
+    Path(f"failing{call}.py").write_text(FAILING.format(call=call))
+    run = start(resolve(QUICK | {"method.name": f"failing{call}.py:X"}), tmp_path / "runs/own")
+    with pytest.raises(ZeroDivisionError):
+        list(run.train())
+    assert Path("runs/own").exists() == left, "after a step, there may be something to look at"
+
+
+def test_a_failing_first_step_of_a_resumed_run_deletes_nothing(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("failing.py").write_text(FAILING.format(call=1))
+    start(resolve(QUICK | {"method.name": "failing.py:X"}), tmp_path / "own")
+    run = resume(tmp_path / "own", {"method.name": "failing.py:X"})
+    with pytest.raises(ZeroDivisionError):
+        list(run.train())
+    assert (tmp_path / "own/config.json").exists()
 
 
 def test_a_run_resumes_from_another_working_directory(mine: Path, tmp_path: Path, monkeypatch):

@@ -28,7 +28,7 @@ from aggmatch.cli.app import (
     listed,
 )
 from aggmatch.errors import AggMatchError
-from aggmatch.files import make_folder, write_atomically
+from aggmatch.files import check_writable, write_atomically
 from aggmatch.tables import plural
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def results_(
     allow = allow_code or []
     runs = read_places(places, allow)
     if out:
-        make_folder(out.parent)
+        check_writable(out)
         replaced, unfinished = add_results(out, runs, allow), sum(not run.finished for run in runs)
         facts = [f"in place of {plural(replaced, 'earlier line')}"] * bool(replaced)
         facts += [f"{unfinished} not finished yet"] * bool(unfinished)
@@ -257,7 +257,10 @@ def read_places(places: list[Path], allow: list[str]) -> "list[StoredRun]":
                 say(f"Left out {path}: {error}", error=True)
     if not found:
         raise AggMatchError(f"No run could be read in {', '.join(map(str, places))}.")
-    return most_complete(found)
+    runs = most_complete(found)
+    if twice := len(found) - len(runs):
+        say(f"Left out {plural(twice, 'run')}: the same settings, labels and images as another one.", error=True)
+    return runs
 
 
 def read_file(path: Path, allow: list[str]) -> "list[StoredRun]":

@@ -1,4 +1,4 @@
-"""Commands that use a finished model: predict, export."""
+"""Commands that use a trained model: predict, export."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,7 @@ from aggmatch.cli.app import AllowCode, Device, app, gather
 from aggmatch.errors import AggMatchError
 
 FORMATS = (".csv", ".json")
-Trained = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
+Trained = Annotated[Path, typer.Argument(help="Folder of a run. Of an unfinished one, the newest checkpoint is used.")]
 
 
 @app.command()
@@ -23,13 +23,13 @@ def predict(
     device: Device = None,
     allow_code: AllowCode = None,
 ) -> None:
-    """Predict the classes of new images with a finished run's model."""
+    """Predict the classes of new images with a run's model."""
     if out is not None:
         check_out(out, run, FORMATS)
 
     from aggmatch.console import say, stdout
     from aggmatch.data.own_images import image_files
-    from aggmatch.files import write_atomically
+    from aggmatch.files import write_output
     from aggmatch.inference.model import TrainedModel
     from aggmatch.tables import Table
 
@@ -52,7 +52,7 @@ def predict(
         stdout.print(table.rich())
     else:
         text = table.csv() if out.suffix.lower() == ".csv" else table.json() + "\n"
-        write_atomically(out, text.encode(errors="surrogateescape"))  # file names may hold any bytes
+        write_output(out, text.encode(errors="surrogateescape"))  # file names may hold any bytes
         say(f"{len(rows)} of {len(files)} images: {out}")
 
 
@@ -62,16 +62,16 @@ def export(
     out: Annotated[Path | None, typer.Option(help="File to write.", show_default="RUN/model.onnx")] = None,
     allow_code: AllowCode = None,
 ) -> None:
-    """Write a finished run's model as ONNX: images in, class probabilities out."""
+    """Write a run's model as ONNX: images in, class probabilities out."""
     from aggmatch.console import say
-    from aggmatch.files import write_atomically
+    from aggmatch.files import write_output
     from aggmatch.inference.export import to_onnx
     from aggmatch.inference.model import TrainedModel
 
     out = out or run / "model.onnx"
     check_out(out, run, (".onnx",))
     model = TrainedModel.load(run, gather(device="cpu"), allow=allow_code or ())
-    write_atomically(out, to_onnx(model))
+    write_output(out, to_onnx(model))
     say(
         f"{out}: input `images`, uint8, any number × {model.network.channels} × {model.side} × {model.side}; output "
         f"`probabilities` of {', '.join(model.classes)}."
@@ -80,11 +80,10 @@ def export(
 
 def check_out(out: Path, run: Path, formats: tuple[str, ...]) -> None:
     """Fail early for a file of another format, one of the run's own files, and one that cannot be written."""
-    from aggmatch.files import check_writable, make_folder
+    from aggmatch.files import check_writable
 
     if out.suffix.lower() not in formats:
         raise AggMatchError(f"--out must end in {' or '.join(formats)}, got {out}.")
     if out.suffix.lower() == ".json" and out.resolve().parent == run.resolve():
         raise AggMatchError(f"--out must not be a JSON file in the run's own folder, got {out}.")
-    make_folder(out.parent)
     check_writable(out)

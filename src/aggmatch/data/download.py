@@ -69,14 +69,22 @@ def _receive(archive: Archive, part: Path, progress: Progress) -> None:
     response, start = _open(archive.url, have if have < archive.size else 0)
     with response:
         left = response.headers.get("Content-Length", "")
-        total = start + int(left) if left.isdecimal() else archive.size
+        total = start + int(left) if left.isdecimal() and len(left) < 16 else archive.size
         done = start
         progress(done, total)
         with part.open("ab" if start else "wb") as file:
             for chunk in _chunks(response, archive.url):
-                file.write(chunk)
                 done += len(chunk)
+                if done > archive.size:
+                    break
+                file.write(chunk)
                 progress(done, total)
+    if done > archive.size:
+        part.unlink()
+        raise AggMatchError(
+            f"{archive.url} did not send the published file: it sends more than {archive.size:,} bytes. What came was "
+            f"deleted. Try again later, or put {archive.file} into {part.parent} yourself."
+        )
     if done < total:
         raise _failed(archive.url, f"the connection closed after {done} of {total} bytes")
 

@@ -43,8 +43,11 @@ def is_own_images(name: str) -> bool:
     """Whether a data set is images of your own: not a known name, but a folder, a .zip or .npz file, or a path."""
     if name in SOURCES:
         return False
-    if name and Path(name).is_dir():
-        return True
+    try:
+        if name and Path(name).is_dir():
+            return True
+    except OSError:  # too long for a name of a file
+        return False
     return not is_code(name) and (
         Path(name).suffix.lower() in PACKED or any(separator in name for separator in (os.sep, os.altsep) if separator)
     )

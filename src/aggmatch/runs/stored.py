@@ -1,6 +1,7 @@
 """A run read back: from its folder, or from a line of a results file."""
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -9,25 +10,28 @@ from typing import Any, TypedDict, TypeVar
 
 from aggmatch.config import Layer
 from aggmatch.data import DataSet, DataSettings, Split, load_for
+from aggmatch.data.splits import read_content
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import short_name
+from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.stats import Length, Median, describe_noise, median_of_last, unique_names
 from aggmatch.settings import RunSettings
-from aggmatch.validate import Natural, read_json
+from aggmatch.validate import Natural
 
 Value = TypeVar("Value")
 EVALUATED = ("accuracy_average", "accuracy_online")
 PSEUDO = ("pseudo_precision", "pseudo_recall", "pseudo_coverage")
 
 
-class Drawn(TypedDict):
-    """The values of `split.json` that can be read without the data."""
+class Given(TypedDict):
+    """What a run was given if its settings ask for all labels of its data set, such as a folder of images."""
 
-    labeled: list[Natural]
-    fold: Natural
-    labels: list[Natural]
+    labels: Natural
+    """Number of labelled images."""
+    fingerprint: str | None
+    """Hash of training images and labels; None in old split files."""
 
 
 class DataSets:
@@ -63,6 +67,8 @@ class StoredRun:
     versions: Mapping[str, str] | None
     path: Path | None = None
     """Its folder; None for a line of a results file."""
+    stored_given: Given | None = None
+    """What `given` is for a line of a results file."""
     name: str = ""
     """A short name, unique among the runs read together, such as "aggmatch fold 0"."""
     download: bool = False
@@ -160,7 +166,15 @@ class StoredRun:
     @cached_property
     def key(self) -> str:
         """The configuration that decides the result, as a text: equal exactly for the same run."""
-        return json.dumps(self.settings.identity(), sort_keys=True)
+        given = {"given": self.given} if self.given else {}
+        return json.dumps(self.settings.identity() | given, sort_keys=True)
+
+    @cached_property
+    def given(self) -> Given | None:
+        """Labels and images, if the settings ask for all labels: a folder of images may get more of them later."""
+        if self.settings.data.labels is not None or self.path is None:
+            return self.stored_given
+        return Given(labels=len(self.drawn["labeled"]), fingerprint=self.drawn.get("fingerprint"))
 
     @property
     def method(self) -> str:
@@ -174,8 +188,10 @@ class StoredRun:
 
     @property
     def labels(self) -> int | None:
-        """Number of labelled images; None if the run used all labels and its folder is gone."""
-        return len(self.drawn["labeled"]) if self.path else self.settings.data.labels
+        """Number of labelled images; None if the run used all labels and an old results file does not say how many."""
+        if self.path:
+            return len(self.drawn["labeled"])
+        return self.given["labels"] if self.given else self.settings.data.labels
 
     @property
     def fold(self) -> int:
@@ -205,13 +221,28 @@ class StoredRun:
     @cached_property
     def drawn(self) -> dict[str, Any]:
         """The stored split, with labels and fold; it can be read without the data."""
-        drawn: dict[str, Any] = read_json(self.folder.split, Drawn)
-        return drawn
+        return {**read_content(self.folder.split)}
 
     @cached_property
     def snapshots(self) -> list[Path]:
         """Files of its snapshots, oldest first."""
         return sorted(self.folder.snapshots.glob("step-*.safetensors")) if self.path else []
+
+    @property
+    def checkpoint_step(self) -> int | None:
+        """The step of its newest checkpoint while it is not finished; None for a finished run or without one."""
+        saved = checkpoint.found(self.folder.checkpoints) if self.path and not self.finished else []
+        return checkpoint.step_of(saved[0]) if saved else None
+
+    @property
+    def has_model(self) -> bool:
+        """Whether it can predict: it is finished, or has a checkpoint."""
+        return self.finished or self.checkpoint_step is not None
+
+    @property
+    def model_words(self) -> str:
+        """Which state of the network predicts: `last step`, or `checkpoint of step 400`."""
+        return "last step" if self.finished else f"checkpoint of step {self.checkpoint_step:,}"
 
     def data(self) -> DataSet:
         """The data set that it was trained on."""
@@ -249,7 +280,7 @@ def read_run(
     settings = folder.settings_here(changes, allow=allow)
     if changes:
         choose_device(settings.runtime.device)  # fail now rather than after the first figures
-    records, summary = folder.records(), folder.result()
+    summary, records = folder.result(), folder.records()  # in this order: a run that ends now logs no more
     place = summary or folder.last_session() or {}
     return StoredRun(
         settings=settings,
@@ -259,7 +290,7 @@ def read_run(
         hardware=place.get("hardware"),
         versions=place.get("versions"),
         path=path,
-        name=path.resolve().name,
+        name=os.fsencode(path.resolve().name).decode(errors="replace"),  # the report is UTF-8
         download=download,
     )
 

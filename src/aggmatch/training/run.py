@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,13 +19,14 @@ from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device, provenance
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import accuracies, evaluate
-from aggmatch.files import write_atomically
+from aggmatch.files import digest, sealed, write_atomically
 from aggmatch.registry import absolute
 from aggmatch.runs import checkpoint as checkpoints
-from aggmatch.runs.checkpoint import Checkpoint, pack, unpack
+from aggmatch.runs.checkpoint import Checkpoint, pack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.log import Log
 from aggmatch.runs.stats import median_of_last
+from aggmatch.runs.unchanged import check_config, check_split, refuse_changes
 from aggmatch.settings import RunSettings, parts_named
 from aggmatch.signals import signals
 from aggmatch.training.inputs import FeatureInputs
@@ -66,6 +67,8 @@ class Run:
     log_position: int = 0
     """Bytes of the metrics file up to this state."""
     started: float = field(default_factory=time.monotonic)
+    new: bool = False
+    """Whether this process has created the folder."""
 
     @property
     def seconds(self) -> float:
@@ -98,7 +101,7 @@ class Run:
             self.folder.note_session(now | provenance(state.device, state.threads))
             pace = Pace(state.images_per_step, state.steps_done)
             while state.steps_done < train.steps:
-                state.step()
+                self.step()
                 record: dict[str, Any] = {}
                 if self.due(train.log_every):
                     record |= self.read_metrics() | {"images_per_second": pace.read(state.steps_done)}
@@ -120,6 +123,15 @@ class Run:
                 if stopping and state.steps_done < train.steps:
                     raise Stopped(state.steps_done, received[0])
             self.finish()
+
+    def step(self) -> None:
+        """Train one step. If the very first one fails, the new folder is deleted: it would be of no use."""
+        try:
+            self.state.step()
+        except Exception:
+            if self.new and self.state.steps_done == 0:
+                self.folder.discard()
+            raise
 
     def due(self, every: int) -> bool:
         """Whether it is time for something that happens every N steps and at the last one."""
@@ -180,7 +192,8 @@ class Run:
     def save(self, log: Log) -> None:
         """Write a checkpoint, unless the run has diverged."""
         self.check_finite(weights=True)
-        facts = {"seconds": self.seconds, "log_position": log.sync()}
+        facts: dict[str, Any] = {**self.facts(), "seconds": self.seconds, "log_position": log.sync()}
+        facts |= {"configuration": self.settings.identity(), "split": self.split.digests}
         checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.checkpoint(**facts))
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -231,7 +244,7 @@ class Run:
         tensors = {f"network.{name}": tensor for name, tensor in state.evaluated.state_dict().items()}
         tensors |= {f"method.{name}": state.method.get_buffer(name) for name in state.method.predictor}
         write_atomically(self.folder.model, pack(Checkpoint(tensors, self.facts())))
-        self.folder.write_json(self.folder.summary, summary)
+        self.folder.write_json(self.folder.summary, sealed(summary))
 
     def summarize(self) -> dict[str, Any]:
         """Evaluate the reported network and return the content of `summary.json`."""
@@ -263,6 +276,7 @@ class Run:
             "seconds": round(self.seconds, 1),
             **provenance(state.device, state.threads),
             "finished": timestamp(),
+            "metrics_digest": digest(self.folder.metrics.read_bytes()),
         }
 
 
@@ -271,11 +285,19 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None, download: bool = False) -> Run:
+def start(
+    settings: RunSettings,
+    out: str | Path,
+    *,
+    data: DataSet | None = None,
+    download: bool = False,
+    on_read: Callable[[DataSet, Split], None] | None = None,
+) -> Run:
     """Start a run in a new folder; nothing is trained before `Run.train`.
 
     settings: see `resolve`. out: the folder, which must be empty or not exist yet. data: the data set, if it cannot be
     read by the name in the settings; its own name must be the same. download: whether to fetch missing files of it.
+    on_read: called with the data set and the drawn labels, before features of a frozen backbone are computed.
     Raises an `AggMatchError` if a setting does not fit the data; no folder is created then.
 
     Example: `start(resolve({"data.name": "digits", "method.name": "fixmatch"}), "runs/mine")`.
@@ -292,9 +314,11 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     split = make_split(data, settings.data)
     if settings.data.split is not None:  # it decides both
         settings = replace(settings, data=replace(settings.data, labels=len(split.labeled), fold=split.fold))
+    if on_read:
+        on_read(data, split)
     state = Trainer(settings, data, split, device)
     folder.create(split.encoded(), settings.to_dict())
-    run = Run(settings, data, split, folder, state)
+    run = Run(settings, data, split, folder, state, new=True)
     run.keep_backbone()
     return run
 
@@ -319,6 +343,10 @@ def resume(
     folder = RunFolder(Path(out))
     if not folder.holds_run:
         raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one there first.")
+    latest = checkpoints.load_newest(folder.checkpoints)
+    if latest is not None:
+        check_config(folder, latest.facts.get("configuration", {}))
+        check_split(folder, latest.facts.get("split", {}))
     settings = resumed_settings(folder, changes, allow)
     if data is None:
         settings = located(settings)
@@ -333,12 +361,11 @@ def resume(
             f"Cannot resume {out}: the test images of {data.name} have changed. Restore them, or start a new run "
             f"in another folder."
         )
-    frozen = unpack(folder.backbone.read_bytes()).tensors if folder.backbone.exists() else None
+    frozen = checkpoints.read(folder.backbone).tensors if folder.backbone.exists() else None
     state = Trainer(settings, data, split, choose_device(settings.runtime.device), frozen)
     folder.note_data(settings.data.name, settings.data.labels_file)
     run = Run(settings, data, split, folder, state)
     run.keep_backbone()
-    latest = checkpoints.load_newest(folder.checkpoints)
     if latest is not None:
         run.restore(latest)
     elif folder.metrics.exists() and not folder.summary.exists():
@@ -377,14 +404,7 @@ def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] =
         settings = folder.settings(changes, allow=allowed)
         differing = differences(stored.to_dict(), settings.to_dict())
         changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
-    places, tables = changed.get("data.name"), changed.get("data.labels_file")
-    if places and all(map(is_own_images, places)):  # the split checks whether the images are the same
-        del changed["data.name"]
-    if tables and all(tables):  # the split checks whether the labels are the same
-        del changed["data.labels_file"]
-    if changed:
-        listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
-        raise AggMatchError(f"Cannot resume {folder.path}: {listed}. Drop the change, or choose another folder.")
+    refuse_changes(folder, changed, "Drop the change, or choose another folder.")
     return settings
 
 
