@@ -30,7 +30,8 @@ def choose_device(name: str) -> torch.device:
     count = torch.cuda.device_count()
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= count):
         devices = "1 CUDA device" if count == 1 else f"{count} CUDA devices"
-        raise AggMatchError(f"runtime.device is '{name}', but this machine has {devices}. Try --device cpu.")
+        problem = f"runtime.device is '{name}', but this machine has {devices}. Try cpu."
+        raise AggMatchError(problem, options="--device cpu")
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device

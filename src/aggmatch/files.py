@@ -64,7 +64,7 @@ def refuse_special(path: Path) -> None:
         raise AggMatchError(f"Cannot write {path}: it is a link. Name the file that it leads to, or delete the link.")
     if not stat.S_ISREG(kind):
         what = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
-        raise AggMatchError(f"Cannot write {path}: it is {what}. Choose another --out.")
+        raise AggMatchError(f"Cannot write {path}: it is {what}. Choose another place.", options="--out")
 
 
 def check_writable(path: Path) -> None:
@@ -81,7 +81,7 @@ def check_writable(path: Path) -> None:
         part.touch()
         part.unlink()
     except OSError as error:
-        raise AggMatchError(f"Cannot write {path}: {error.strerror}. Choose another --out.") from None
+        raise AggMatchError(f"Cannot write {path}: {error.strerror}. Choose another place.", options="--out") from None
 
 
 def make_folder(path: Path) -> Path:
@@ -89,7 +89,9 @@ def make_folder(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise AggMatchError(f"Cannot write to {path}: {error.strerror}. Choose another --out.") from None
+        raise AggMatchError(
+            f"Cannot write to {path}: {error.strerror}. Choose another place.", options="--out"
+        ) from None
     return path
 
 

@@ -139,10 +139,10 @@ def refuse_code(names: Iterable[str], allowed: Iterable[str], where: object) -> 
     known = {absolute(name) for name in allowed}
     refused = [name for name in dict.fromkeys(names) if is_code(name) and absolute(name) not in known]
     if refused:
-        options = " ".join(f"--allow-code {shlex.quote(name)}" for name in refused)
         raise AggMatchError(
             f"{where} names code to run, {', '.join(refused)}, which is not run unless you name it too. "
-            f"If you trust it, add: {options}"
+            f"If you trust it, allow it by this name: allow={refused}",
+            options=" ".join(f"--allow-code {shlex.quote(name)}" for name in refused),
         )
 
 

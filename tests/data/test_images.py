@@ -113,8 +113,8 @@ def test_an_archive_is_present_packed_or_completely_unpacked(tmp_path: Path):
 @pytest.mark.parametrize(
     ("thrown", "message"),
     [
-        (KeyError("x"), "f is corrupt ('x'). Delete it and fetch it again with --download."),
-        (EOFError(), "f is corrupt (EOFError). Delete it and fetch it again with --download."),
+        (KeyError("x"), "f is corrupt ('x'). Delete it and download it again."),
+        (EOFError(), "f is corrupt (EOFError). Delete it and download it again."),
         (PermissionError(errno.EACCES, "Permission denied"), "Cannot read f: Permission denied."),
         (MemoryError(), "There is not enough memory to read f, or the file is corrupt."),
         (AggMatchError("As it was."), "As it was."),

@@ -180,7 +180,7 @@ def test_the_error_says_why_a_folder_is_not_a_data_set(flowers, tmp_path):
     with pytest.raises(AggMatchError, match="got only 'rose'"):
         load(str(tmp_path / "bare"), Path("data"))
     paint(tmp_path / "bare/tulip/1.png")
-    with pytest.raises(AggMatchError, match=r"no test image.* --set data\.holdout=0"):
+    with pytest.raises(AggMatchError, match=r"no test image.*: data\.holdout=0"):
         load(str(tmp_path / "bare"), Path("data"))
     paint(flowers / "test/daisy/1.png")
     with pytest.raises(AggMatchError, match=r"has the class 'daisy', which .* does not have"):

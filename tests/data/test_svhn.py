@@ -66,7 +66,7 @@ def test_a_truncated_file_is_corrupt(folder, share):
     with pytest.raises(AggMatchError) as error:
         load("svhn", folder)
     assert str(error.value).startswith(f"{path} is corrupt (")
-    assert str(error.value).endswith("Delete it and fetch it again with --download.")
+    assert str(error.value).endswith("Delete it and download it again.")
 
 
 def test_a_file_that_is_not_a_mat_file_is_corrupt(folder):

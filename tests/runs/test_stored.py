@@ -195,7 +195,7 @@ def test_code_that_a_folder_names_is_imported_only_if_it_is_allowed(tmp_path):
     (tmp_path / "mine.py").write_text("from aggmatch.methods.fixmatch import FixMatch\n\nMine = FixMatch\n")
     name = f"{tmp_path / 'mine.py'}:Mine"
     folder = write_folder(tmp_path / "run", method=name)
-    with pytest.raises(AggMatchError, match="--allow-code"):
+    with pytest.raises(AggMatchError, match=r"allow=\["):
         read_run(folder)
     assert read_run(folder, allow=[name]).method == "mine.Mine"
 

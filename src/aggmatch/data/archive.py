@@ -137,7 +137,8 @@ def unpack_members(
     except OSError as error:
         raise AggMatchError(
             f"Cannot unpack {path} into {folder.parent}: {error.strerror or error}. Free some space, or use another "
-            f"folder: --set runtime.cache_dir=FOLDER"
+            f"folder: runtime.cache_dir",
+            options="--set runtime.cache_dir=FOLDER",
         ) from None
 
 

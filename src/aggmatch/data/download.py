@@ -31,7 +31,8 @@ def fetch(archive: Archive, folder: Path, progress: Progress | None = None) -> P
             # Not replaced: it may be the user's own file.
             raise AggMatchError(
                 f"{target} is not the published file: its MD5 is {found} instead of {archive.md5}. "
-                "Delete it and fetch it again with --download."
+                "Delete it and download it again.",
+                options="--download",
             )
         return target
     try:
@@ -48,7 +49,8 @@ def fetch(archive: Archive, folder: Path, progress: Progress | None = None) -> P
     except OSError as error:
         raise AggMatchError(
             f"Cannot write {error.filename or part}: {error.strerror}. "
-            "Free some space or choose another folder with --data-dir, then run it again: the download continues."
+            "Free some space or choose another folder (data_dir), then try again: the download continues.",
+            options="--data-dir",
         ) from None
     return target
 

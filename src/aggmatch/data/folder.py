@@ -125,7 +125,8 @@ def class_names(path: Path, root: Path) -> tuple[str, ...]:
         raise AggMatchError(
             f"{root} must have a folder of images for each of at least two classes, got {found(classes)}: "
             f"{root}/CLASS/image.jpg, and {root}/{UNLABELED[0]}/image.jpg for images without a label. If the labels "
-            f"are in a table: --labels-file {TABLE}"
+            f"are in a table, name it: data.labels_file",
+            options=f"--labels-file {TABLE}",
         )
     for name in classes:
         if name != printable(name):

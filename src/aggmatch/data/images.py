@@ -234,7 +234,7 @@ class Source:
 
 def corrupt(path: Path, reason: object) -> AggMatchError:
     """Return the error for a file whose content is not what was published."""
-    return AggMatchError(f"{path} is corrupt ({reason}). Delete it and fetch it again with --download.")
+    return AggMatchError(f"{path} is corrupt ({reason}). Delete it and download it again.", options="--download")
 
 
 @contextmanager

@@ -136,7 +136,8 @@ def checked(data: DataSet, with_test: bool) -> DataSet:
         raise AggMatchError(
             f"Class '{data.classes[untested[0]]}' of {data.name} has no test image. Put some into the folder "
             f"{TEST[0]}/{data.classes[untested[0]]}, label at least two images of it, or train without test images: "
-            f"--set data.holdout=0"
+            f"data.holdout=0",
+            options="--set data.holdout=0",
         )
     return data
 

@@ -87,7 +87,8 @@ class ArrayUnpickler(pickle.Unpickler):
         except KeyError:
             raise AggMatchError(
                 f"Cannot read {self.origin}: it asks to run {module}.{name}, so it is not an official file. "
-                "Delete it and fetch the official one with --download."
+                "Delete it and download the official one.",
+                options="--download",
             ) from None
 
 

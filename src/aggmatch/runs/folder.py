@@ -109,7 +109,8 @@ class RunFolder:
     def check_free(self) -> None:
         """Raise an `AggMatchError` if the folder holds a run."""
         if self.holds_run:
-            raise AggMatchError(f"{self.path} already holds a run. Continue it with --resume, or choose another --out.")
+            problem = f"{self.path} already holds a run. Resume it, or choose another folder."
+            raise AggMatchError(problem, options="--resume, --out")
 
     def create(self, split: bytes, config: Mapping[str, Any]) -> None:
         """Start a run in a folder that is empty or does not exist yet.
@@ -125,14 +126,15 @@ class RunFolder:
                 write_atomically(self.split, split)
                 self.write_json(self.config, sealed(config, CHANGEABLE))
         except OSError as error:
-            raise AggMatchError(f"Cannot use {self.path} for a run: {error.strerror}. Choose another --out.") from error
+            problem = f"Cannot use {self.path} for a run: {error.strerror}. Choose another folder."
+            raise AggMatchError(problem, options="--out") from error
 
     def check_empty(self, split: bytes) -> None:
         """Raise an `AggMatchError` if the folder holds more than what a killed attempt with this split left behind."""
         self.check_free()
         for path in self.path.iterdir():
             if path != self.lock and not is_part(path) and (path != self.split or path.read_bytes() != split):
-                raise AggMatchError(f"{self.path} is not empty and holds no run. Choose another --out.")
+                raise AggMatchError(f"{self.path} is not empty and holds no run. Choose another folder.")
 
     def discard(self) -> None:
         """Delete what a run has written before its first step, and the folder if nothing else is in it."""

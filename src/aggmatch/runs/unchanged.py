@@ -15,7 +15,7 @@ def check_config(folder: RunFolder, known: Mapping[str, Any]) -> None:
     """Raise an `AggMatchError` if `config.json` has other settings than those that a checkpoint knows."""
     before, stored = flatten(known), flatten(folder.read_config(intact=False))
     changed = {key: (old, stored[key]) for key, old in before.items() if key in stored and stored[key] != old}
-    advice = f"Its newest checkpoint has the old values. Restore {folder.config}, or choose another --out."
+    advice = f"Its newest checkpoint has the old values. Restore {folder.config}, or choose another folder."
     refuse_changes(folder, changed, advice)
 
 
@@ -26,7 +26,7 @@ def check_split(folder: RunFolder, known: Mapping[str, str]) -> None:
     if changed:
         raise AggMatchError(
             f"Cannot resume {folder.path}: {', '.join(changed)} in {folder.split} changed since the last checkpoint. "
-            f"Restore the file, or start a new run with another --out."
+            f"Restore the file, or start a new run in another folder."
         )
 
 

@@ -50,7 +50,7 @@ def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] =
         settings = folder.settings(changes, allow=allowed)
         differing = differences(stored.to_dict(), settings.to_dict())
         changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
-    refuse_changes(folder, changed, "Drop the change, or choose another --out.")
+    refuse_changes(folder, changed, "Drop the change, or choose another folder.")
     return settings
 
 

@@ -184,7 +184,7 @@ class Run:
             return
         saved = checkpoints.found(self.folder.checkpoints)
         newest = f"The last good checkpoint is {saved[0]}." if saved else "There is no checkpoint yet."
-        advice = "Start a new run with a lower learning rate (--set optim.lr=...)."
+        advice = "Start a new run with a lower learning rate: optim.lr."
         raise AggMatchError(f"Training stopped: {problem}. {newest} {advice}")
 
     # Files --------------------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def start(
     if data is None:
         settings = located(settings)
     if is_own_images(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
-        raise AggMatchError(f"{out} is inside the folder of images, where it would be a class. Choose another --out.")
+        raise AggMatchError(f"{out} is inside the folder of images, where it would be a class. Choose another.")
     data = data or load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
     check_data(data, settings)
     split = make_split(data, settings.data)
@@ -347,7 +347,7 @@ def resume(
     """
     folder = RunFolder(Path(out))
     if not folder.holds_run:
-        raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one without --resume.")
+        raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one there first.")
     latest = checkpoints.load_newest(folder.checkpoints)
     if latest is not None:
         check_config(folder, latest.facts.get("configuration", {}))
@@ -356,8 +356,8 @@ def resume(
     if data is None:
         settings = located(settings)
         if is_own_images(name := settings.data.name) and not Path(name).exists():
-            moved = f"If it has moved: aggmatch train NEW/PATH --resume --out {out}"
-            raise AggMatchError(f"There is no {name} any more. {moved}")
+            moved = f"There is no {name} any more. If it has moved, resume with its new path (data.name)."
+            raise AggMatchError(moved, options=f"aggmatch train NEW/PATH --resume --out {out}")
     data = data or load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
     check_data(data, settings)
     check_unchanged(folder, settings, data)
@@ -365,7 +365,7 @@ def resume(
     if not split.tested_on(data):
         raise AggMatchError(
             f"Cannot resume {out}: the test images of {data.name} have changed. Restore them, or start a new run "
-            f"with another --out."
+            f"in another folder."
         )
     state = Trainer(settings, data, split, choose_device(settings.runtime.device), stored_backbone(folder))
     folder.note_data(settings.data.name, settings.data.labels_file)
