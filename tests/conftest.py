@@ -1,6 +1,7 @@
 """Fixtures that several test files share: a tiny data set, its settings, and the command line."""
 
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,15 @@ from aggmatch.training.trainer import Trainer
 # A slow machine is not a bug.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory) -> Path:
+    """Cached files of the tests go to a folder of their own, also those of processes that a test starts."""
+    folder: Path = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
 
 
 def stripes(count: int, seed: int) -> Images:

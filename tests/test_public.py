@@ -19,7 +19,7 @@ LAYERS = [
     ["errors"],
     ["validate"],
     ["config", "devices", "files", "recipes", "registry", "signals"],
-    ["cache", "functional", "tables"],
+    ["cache", "functional", "progress", "tables"],
     ["kernels"],
     ["data", "models"],
     ["augment", "methods"],

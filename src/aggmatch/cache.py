@@ -70,7 +70,7 @@ class Cache:
             descriptor, part = tempfile.mkstemp(PART, f".{path.stem}.", self.folder)
             try:
                 with os.fdopen(descriptor, "wb") as file:
-                    np.savez(file, **arrays)
+                    np.savez(file, **arrays)  # type: ignore[arg-type]
                 Path(part).replace(path)
             finally:
                 Path(part).unlink(missing_ok=True)

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from aggmatch.augment.views import Augmenter
 from aggmatch.cache import Cache
-from aggmatch.data.progress import Progress, following
 from aggmatch.devices import computing_on
 from aggmatch.models import Network, images_at_once
 from aggmatch.models.pretrained import digest_of
+from aggmatch.progress import Progress, following
 
 VERSION = 1
 """Changes when the same images and settings give other features."""

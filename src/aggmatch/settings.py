@@ -23,7 +23,7 @@ from aggmatch.config import (
     no_section,
     sections,
 )
-from aggmatch.data import DataSettings, drawn_settings, is_folder
+from aggmatch.data import DataSettings, drawn_settings, is_own_images
 from aggmatch.devices import choose_device
 from aggmatch.errors import unknown
 from aggmatch.methods import load_method
@@ -100,10 +100,10 @@ class RuntimeSettings(Settings):
     """`cpu`, `cuda`, `cuda:1`, or `auto` for the best one available."""
     threads: Annotated[int, Range(0, 1024)] = 0
     """CPU threads. 0: one for networks under 500,000 weights, which more would slow down, else torch's own number."""
-    cache_dir: str | None = None
-    """Folder of cached features of frozen backbones; null for the user's cache folder."""
     data_dir: str = "data"
     """Folder of the downloaded data sets."""
+    cache_dir: str | None = None
+    """Folder of cached files, such as decoded images and features; null for the user's cache folder."""
     checkpoint_every: Count = 5000
     """Steps between two checkpoints."""
     snapshots: tuple[Fraction, ...] = (0.1, 0.5, 1.0)
@@ -172,9 +172,9 @@ def resolve(changes: Changes) -> RunSettings:
     method_name = chosen.get("method", {}).get("name", "aggmatch")
     for key, value in (("data.name", data_name), ("method.name", method_name)):
         require_text(key, value, sources)
-    of_data = folder_recipe(chosen) if is_folder(data_name) else DATA.get(data_name, {})
+    of_data = folder_recipe(chosen) if is_own_images(data_name) else DATA.get(data_name, {})
     use = chosen.get("train", {}).get("backbone", of_data.get("train.backbone"))
-    usual = RunSettings.recipe if is_folder(data_name) else PREFERRED.get(method_name, RunSettings.recipe)
+    usual = RunSettings.recipe if is_own_images(data_name) else PREFERRED.get(method_name, RunSettings.recipe)
     named = chosen.get("recipe", "frozen" if use == "frozen" else usual)
     require_text("recipe", named, sources)
     if named not in NAMED:

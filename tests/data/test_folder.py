@@ -1,39 +1,12 @@
-"""Images of your own: which files are found, how they are decoded, and how a folder becomes a data set."""
+"""What the files of a folder are: which files are found, which folders are classes, and what a table says."""
 
-import os
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from PIL import Image
+from tests.data.photos import paint
 
-from aggmatch.data import load, make_split
-from aggmatch.data.folder import decode, decode_all, find_images, held_out, list_labeled, read_folder
-from aggmatch.data.splits import DataSettings
+from aggmatch.data.folder import find_images, own_table, table_layout
 from aggmatch.errors import AggMatchError
-from aggmatch.validate import InvalidValue
-
-
-def paint(file: Path, color: tuple[int, int, int] = (200, 30, 30), size: tuple[int, int] = (20, 20)) -> Path:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, color).save(file)
-    return file
-
-
-@pytest.fixture
-def flowers(tmp_path: Path) -> Path:
-    """Ten red roses, five yellow tulips and four images without a label."""
-    for k in range(10):
-        paint(tmp_path / f"flowers/rose/{k}.png", (200, k, 0))
-    for k in range(5):
-        paint(tmp_path / f"flowers/tulip/deep/er/{k}.jpg", (220, 200, k))
-    for k in range(4):
-        paint(tmp_path / f"flowers/unlabeled/{k}.bmp", (0, 0, 10 * k))
-    return tmp_path / "flowers"
-
-
-# Files -----------------------------------------------------------------------------------------------------------
 
 
 def test_images_are_found_by_suffix_in_order_and_hidden_files_are_not(tmp_path):
@@ -50,222 +23,60 @@ def test_a_warning_counts_photos_of_other_formats(tmp_path):
         assert [file.name for file in find_images(tmp_path)] == ["a.jpg"]
 
 
-def test_values_that_are_not_finite_do_not_darken_an_image(tmp_path):
-    values = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
-    values[0, 0] = np.inf
-    Image.fromarray(values).save(tmp_path / "inf.tif")
-    assert decode(tmp_path / "inf.tif", 8, 1).float().mean() > 100
-    Image.fromarray(np.full((8, 8), np.nan, dtype=np.float32)).save(tmp_path / "nan.tif")
-    with pytest.raises(ValueError, match="no finite value"):
-        decode(tmp_path / "nan.tif", 8, 1)
+def test_links_to_folders_are_not_followed_in_circles(tmp_path):
+    paint(tmp_path / "rose/0.png")
+    (tmp_path / "rose/all").symlink_to(tmp_path, target_is_directory=True)
+    assert len(find_images(tmp_path / "rose")) == 1
+    (tmp_path / "rose/linked.png").symlink_to(tmp_path / "rose/0.png")
+    assert len(find_images(tmp_path / "rose")) == 2, "links to files are"
 
 
-def test_an_image_is_cropped_to_its_centre_square(tmp_path):
-    wide = np.zeros((10, 30, 3), dtype=np.uint8)
-    wide[:, 10:20] = 255
-    Image.fromarray(wide).save(tmp_path / "wide.png")
-    assert torch.equal(decode(tmp_path / "wide.png", 10, 3), torch.full((3, 10, 10), 255, dtype=torch.uint8))
+# Tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_image_is_rotated_as_its_exif_data_says(tmp_path):
-    image = Image.fromarray(np.repeat(np.array([[255, 0]], dtype=np.uint8).repeat(8, 1), 16, 0))  # bright on the left
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned clockwise
-    image.save(tmp_path / "turned.png", exif=exif)
-    pixels = decode(tmp_path / "turned.png", 16, 1)
-    assert pixels[0, :6].float().mean() > 250, "bright on top"
-    assert pixels[0, -6:].float().mean() < 5
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for name in ("a.jpg", "b.jpg", "deep/c.png", "deep/er/d.png", "e.png"):
+        paint(tmp_path / "photos" / name)
+    return tmp_path / "photos"
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK"])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_every_image_mode_becomes_grey_or_colour_bytes(tmp_path, mode, channels):
-    image = Image.new("L", (9, 9), 200).convert(mode)
-    file = tmp_path / ("image.tif" if mode == "CMYK" else "image.png")
-    image.save(file)
-    pixels = decode(file, 8, channels)
-    assert (pixels.shape, pixels.dtype) == ((channels, 8, 8), torch.uint8)
-    assert abs(pixels.float().mean().item() - (255 if mode == "1" else 200)) < 60
+def write(folder: Path, *rows: str) -> Path:
+    table = folder.parent / "labels.csv"
+    table.write_text("\n".join(["file,label", *rows]))
+    return table
 
 
-def test_a_warning_names_unreadable_files_which_are_left_out(tmp_path):
-    files = [paint(tmp_path / "good.png"), tmp_path / "text.jpg", tmp_path / "empty.png", tmp_path / "gone.png"]
-    files[1].write_text("not an image")
-    files[2].touch()
-    cut = paint(tmp_path / "cut.png", size=(300, 300))
-    cut.write_bytes(cut.read_bytes()[:100])
-    with pytest.warns(UserWarning, match=r"4 of 6 files cannot be read .*text\.jpg \(not an image\).* and 1 more"):
-        pixels, kept = decode_all([*files, cut, paint(tmp_path / "last.png")], 8, 3)
-    assert kept == [0, 5]
-    assert pixels.shape == (2, 3, 8, 8)
+def labels(items) -> dict[str, int]:
+    return {item.file.name: item.label for item in items}
 
 
-# Data sets ---------------------------------------------------------------------------------------------------------
+def test_a_table_labels_files_in_any_folder_and_the_others_have_no_label(photos):
+    layout = table_layout(photos, write(photos, "a.jpg,rose", "deep/er/d.png,daisy", "e.png,"))
+    assert layout.classes == ("daisy", "rose")
+    assert labels(layout.train) == {"a.jpg": 1, "b.jpg": -1, "c.png": -1, "d.png": 0, "e.png": -1}
+    assert not layout.test
 
 
-def test_subfolders_are_classes_and_a_fifth_is_held_out(flowers):
-    data = read_folder(flowers, 16, 0.2)
-    assert data.classes == ("rose", "tulip")
-    assert data.train.pixels.shape == (8 + 4 + 4, 3, 16, 16)
-    assert torch.bincount(data.train.labels + 1).tolist() == [4, 8, 4], "unlabelled, roses, tulips"
-    assert torch.bincount(data.test.labels).tolist() == [2, 1]
-    red, green = data.test.pixels[:, 0].float().mean((1, 2)), data.test.pixels[:, 1].float().mean((1, 2))
-    assert (red > 190).all()
-    assert torch.equal(green > 100, data.test.labels == 1), "labels belong to their images"
+def test_test_images_have_their_label_from_the_table_or_their_folder(photos):
+    for name in ("listed.png", "rose/x.png", "other/y.png", "loose.png"):
+        paint(photos / "test" / name)
+    table = write(photos, "a.jpg,rose", "b.jpg,daisy", "test/listed.png,daisy")
+    with pytest.warns(UserWarning, match="Left out: 2 images in .*test without a label in .*labels.csv, such as"):
+        layout = table_layout(photos, table)
+    assert labels(layout.test) == {"listed.png": 0, "x.png": 1}
+    assert "x.png" not in labels(layout.train)
 
 
-def test_held_out_files_hardly_change_when_images_are_added(flowers):
-    before = {item.file for item in held_out(list_labeled(flowers, ["rose", "tulip"]), flowers, 0.2)}
-    for k in range(10, 15):
-        paint(flowers / f"rose/{k}.png")
-    after = {item.file for item in held_out(list_labeled(flowers, ["rose", "tulip"]), flowers, 0.2)}
-    assert len(before) == 3
-    assert len(after) == 4
-    assert len(before & after) >= 2
+def test_a_table_needs_two_labels(photos):
+    for rows, found in ((["a.jpg,rose", "b.jpg,rose"], "only 'rose'"), (["a.jpg,"], "none")):
+        with pytest.raises(AggMatchError, match=f"at least two different labels, got {found}"):
+            table_layout(photos, write(photos, *rows))
 
 
-@pytest.mark.parametrize("name", ["test", "Test"])
-def test_a_test_folder_is_used_and_nothing_is_held_out(flowers, name):
-    paint(flowers / f"{name}/tulip/x.png", (220, 200, 9))
-    with pytest.raises(AggMatchError, match="Class 'rose' of .* has no test image"):
-        read_folder(flowers, 16, 0.2)
-    paint(flowers / f"{name}/rose/x.png", (200, 9, 9))
-    data = read_folder(flowers, 16, 0.2)
-    assert data.classes == ("rose", "tulip"), "`test` is not a class"
-    assert data.test.labels.tolist() == [0, 1]
-    assert torch.bincount(data.train.labels + 1).tolist() == [4, 10, 5]
-
-
-def test_training_images_may_lie_in_train(flowers, tmp_path):
-    flowers.rename(tmp_path / "train")
-    data = read_folder(tmp_path, 16, 0.2)
-    assert data.classes == ("rose", "tulip")
-    assert len(data.train) == 16
-
-
-def test_unlabelled_images_may_lie_next_to_train(flowers, tmp_path):
-    flowers.rename(tmp_path / "train")
-    (tmp_path / "train/unlabeled").rename(tmp_path / "Unlabelled")
-    assert len(read_folder(tmp_path, 16, 0.2).train) == 16
-
-
-def test_classes_both_in_train_and_next_to_it_fail(flowers, tmp_path):
-    flowers.rename(tmp_path / "train")
-    paint(tmp_path / "daisy/1.png")
-    with pytest.raises(AggMatchError, match="has both train and daisy: put all classes into .*train, or none of them."):
-        read_folder(tmp_path, 16, 0.2)
-
-
-def test_an_unreadable_file_does_not_become_a_test_image(flowers):
-    held = [name for name in read_folder(flowers, 16, 0.2).test.names if name.startswith("tulip")]
-    (flowers / held[0]).write_bytes(b"")
-    with pytest.warns(UserWarning, match="1 of 19 files cannot be read"):
-        data = read_folder(flowers, 16, 0.2)
-    assert len(data.test) == 3
-    assert held[0] not in data.test.names
-
-
-def test_an_empty_test_folder_is_ignored(flowers):
-    before = read_folder(flowers, 16, 0.2)
-    (flowers / "test/rose").mkdir(parents=True)
-    assert read_folder(flowers, 16, 0.2).test.names == before.test.names
-
-
-def test_a_warning_counts_images_outside_of_class_folders(flowers):
-    paint(flowers / "loose.png")
-    paint(flowers / "another.JPG")
-    (flowers / "._another.JPG").write_bytes(b"written by macOS on other disks")
-    with pytest.warns(UserWarning, match="Left out: 2 images directly in .*flowers, without a class"):
-        data = read_folder(flowers, 16, 0.2)
-    assert len(data.train) == 16
-
-
-@pytest.mark.parametrize("name", ["val", "Valid", "validation"])
-def test_validation_images_are_test_images_if_there_is_no_test_folder(flowers, name):
-    paint(flowers / name / "rose/1.png")
-    paint(flowers / name / "tulip/1.png")
-    assert len(read_folder(flowers, 16, 0.2).test) == 2
-    paint(flowers / "test/rose/1.png")
-    paint(flowers / "test/tulip/1.png")
-    paint(flowers / "test/tulip/2.png")
-    data = read_folder(flowers, 16, 0.2)
-    assert (data.classes, len(data.test)) == (("rose", "tulip"), 3)
-
-
-def test_image_names_are_file_names(flowers):
-    data = read_folder(flowers, 16, 0.2)
-    assert {"unlabeled/0.bmp", "tulip/deep/er/0.jpg"} <= {*data.train.names, *data.test.names}
-    assert data.train.names[-1] == "unlabeled/3.bmp"
-    assert len(set(data.train.names + data.test.names)) == 19
-
-
-def test_all_labels_are_used_and_every_image_is_also_unlabelled(flowers):
-    data = load(str(flowers), Path("data"), side=16)
-    split = make_split(data, DataSettings(name=str(flowers), labels=None))
-    assert sorted(split.labeled.tolist()) == (data.train.labels >= 0).nonzero().flatten().tolist()
-    assert torch.equal(split.labels, data.train.labels[split.labeled])
-    assert split.unlabeled.tolist() == list(range(16))
-    few = make_split(data, DataSettings(name=str(flowers), labels=4))
-    assert torch.bincount(few.labels).tolist() == [2, 2]
-
-
-def test_imbalance_needs_a_number_of_labels(flowers):
-    data = load(str(flowers), Path("data"))
-    with pytest.raises(InvalidValue, match=r"data\.labeled_imbalance needs a number of labels"):
-        make_split(data, DataSettings(name=str(flowers), labels=None, labeled_imbalance=2.0))
-
-
-def test_links_to_folders_are_not_followed_in_circles(flowers):
-    (flowers / "rose/all").symlink_to(flowers, target_is_directory=True)
-    assert len(find_images(flowers / "rose")) == 10
-    (flowers / "rose/linked.png").symlink_to(flowers / "rose/0.png")
-    assert len(find_images(flowers / "rose")) == 11, "links to files are"
-
-
-def test_both_spellings_of_unlabelled_work(flowers):
-    (flowers / "unlabeled").rename(flowers / "Unlabelled")
-    data = read_folder(flowers, 16, 0.2)
-    assert data.classes == ("rose", "tulip")
-    assert int((data.train.labels == -1).sum()) == 4
-
-
-def test_transparent_pixels_become_white(tmp_path):
-    Image.new("RGBA", (9, 9), (0, 0, 0, 0)).save(tmp_path / "clear.png")
-    assert (decode(tmp_path / "clear.png", 8, 3) == 255).all()
-
-
-@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
-def test_images_of_more_than_8_bits_are_scaled_by_their_range(tmp_path, dtype):
-    Image.fromarray(np.linspace(0, 1000, 64).reshape(8, 8).astype(dtype)).save(tmp_path / "deep.tif")
-    pixels = decode(tmp_path / "deep.tif", 8, 1)
-    assert (int(pixels.min()), int(pixels.max())) == (0, 255)
-
-
-def test_unreadable_test_images_count_as_missing(flowers):
-    for name in ("rose", "tulip"):
-        paint(flowers / f"test/{name}/x.png").write_text("not an image")
-    with pytest.warns(UserWarning, match="2 of 2 files"), pytest.raises(AggMatchError, match="no test image"):
-        read_folder(flowers, 16, 0.2)
-
-
-def test_file_names_that_are_not_unicode_are_read(flowers):
-    file = flowers / "rose/0.png"
-    file.rename(file.with_name(os.fsdecode(b"\xff\xe9.png")))
-    assert len(read_folder(flowers, 16, 0.2).train) == 16
-
-
-def test_the_error_says_why_a_folder_is_not_a_data_set(flowers, tmp_path):
-    with pytest.raises(AggMatchError, match="There is no folder"):
-        load(str(tmp_path / "missing/folder"), Path("data"))
-    (tmp_path / "bare").mkdir()
-    with pytest.raises(AggMatchError, match="each of at least two classes, got none"):
-        load(str(tmp_path / "bare"), Path("data"))
-    paint(tmp_path / "bare/rose/1.png")
-    with pytest.raises(AggMatchError, match="got only 'rose'"):
-        load(str(tmp_path / "bare"), Path("data"))
-    paint(tmp_path / "bare/tulip/1.png")
-    with pytest.raises(AggMatchError, match="no test image"):
-        load(str(tmp_path / "bare"), Path("data"))
-    paint(flowers / "test/daisy/1.png")
-    with pytest.raises(AggMatchError, match=r"has the class 'daisy', which .* does not have"):
-        load(str(flowers), Path("data"))
+def test_a_table_in_the_folder_counts_if_there_are_no_folders_of_classes(photos):
+    assert own_table(photos) is None
+    (photos / "labels.csv").touch()
+    assert own_table(photos) == photos / "labels.csv"
+    paint(photos / "rose/1.png")
+    assert own_table(photos) is None, "the folders deep and rose are two classes"

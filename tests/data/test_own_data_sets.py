@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.data.packages import install, write
 
-from aggmatch.data import SOURCES, is_folder, load
+from aggmatch.data import SOURCES, is_own_images, load
 from aggmatch.errors import AggMatchError
 from aggmatch.settings import resolve
 
@@ -59,7 +59,7 @@ def test_a_source_with_the_required_fields_only_needs_no_files(file, tmp_path):
 def test_a_data_set_from_a_file_is_loaded(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in (f"{file}:SHADES", "shades.py:SHADES", "./shades.py:SHADES"):
-        assert not is_folder(name)
+        assert not is_own_images(name)
         data = load(name)
         assert data.train.pixels.shape == (40, 1, 8, 8)
         assert (data.name, data.classes, data.mirror) == (name, ("dark", "bright"), True)

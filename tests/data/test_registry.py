@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from aggmatch.data import SOURCES, cifar, download, is_folder, load
+from aggmatch.data import SOURCES, cifar, download, is_own_images, load, locate
 from aggmatch.data.cifar import CIFAR10, CIFAR10_ARCHIVE, read_cifar
+from aggmatch.data.registry import name_clash
 from aggmatch.errors import AggMatchError
 from aggmatch.settings import resolve
+from aggmatch.validate import InvalidValue
 
 ROOT = Path(__file__).parents[2]
 
@@ -142,14 +144,59 @@ def test_unpacked_files_are_not_downloaded_again(tmp_path, monkeypatch, unpack, 
 
 def test_a_known_name_wins_over_a_folder_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert is_folder("some/where")
-    assert not is_folder("flowers")
+    assert is_own_images("some/where")
+    assert not is_own_images("flowers")
     for name in ("flowers", "digits"):
         (tmp_path / name).mkdir()
-    assert is_folder("flowers")
-    assert not is_folder("digits")
-    assert not is_folder("")
+    assert is_own_images("flowers")
+    assert not is_own_images("digits")
+    assert not is_own_images("")
     assert resolve({"data.name": "digits"}).model.name == "small-16", "the recipe of the data set, not of a folder"
+
+
+def test_a_folder_that_a_known_name_hides_is_pointed_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert not name_clash("digits")
+    (tmp_path / "digits").mkdir()
+    assert name_clash("digits").endswith("For your folder of this name, write ./digits")
+    assert not name_clash("./digits")
+    assert is_own_images("./digits")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("clothez", "Unknown data set 'clothez'. Did you mean 'clothes'?"),
+        ("deep/clothez", "There is no folder deep/clothez. Did you mean 'deep/clothes'?"),
+        ("photo.zip", "There is no file photo.zip. Did you mean 'photos.zip'?"),
+        ("x.zip", "There is no file x.zip. Name a folder of images, or a .zip or .npz file of them."),
+        ("x.npz", "There is no file x.npz."),
+        ("somewhere", "Or name a folder of images, or a .zip or .npz file of them."),
+        ("labels.csv", "labels.csv is a table, not images. Name the folder of the images"),
+        ("deep/labels.csv", "and the table as --labels-file deep/labels.csv"),
+        ("./cat.jpg", "./cat.jpg is not a folder of images, and does not end in .zip or .npz."),
+        ("/gone/photos", "If the images of a run have moved: aggmatch train NEW/PLACE --resume --out RUN"),
+    ],
+)
+def test_the_error_for_images_that_are_not_there_speaks_of_folders_and_files(tmp_path, monkeypatch, name, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clothes").mkdir()
+    (tmp_path / "deep/clothes").mkdir(parents=True)
+    for file in ("photos.zip", "cat.jpg"):
+        (tmp_path / file).touch()
+    assert message in error_of(name, tmp_path)
+
+
+def test_a_table_of_labels_needs_own_images(tmp_path):
+    with pytest.raises(InvalidValue, match=r"data\.labels_file needs a folder .*got labels\.csv for digits"):
+        load("digits", tmp_path, labels_file="labels.csv")
+
+
+def test_packed_images_are_stored_with_their_whole_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert locate("photos.ZIP") == str(tmp_path / "photos.ZIP")
+    assert locate("data.npz") == str(tmp_path / "data.npz")
+    assert locate("digits") == "digits"
 
 
 def test_importing_the_package_imports_no_reader():
@@ -157,6 +204,7 @@ def test_importing_the_package_imports_no_reader():
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())
-    readers = {f"aggmatch.data.{name}" for name in ("cifar", "svhn", "folder", "download", "pickles", "digits")}
+    readers = {f"aggmatch.data.{name}" for name in ("cifar", "svhn", "download", "pickles", "digits")}
+    readers |= {f"aggmatch.data.{name}" for name in ("folder", "own_images", "decode", "pixels", "archive", "summary")}
     assert "aggmatch.data.registry" in imported
     assert not imported & (readers | {"PIL", "sklearn", "scipy", "rich"})

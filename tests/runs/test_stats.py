@@ -8,6 +8,7 @@ from aggmatch.runs.stats import (
     describe_departures,
     likeness,
     median_of_last,
+    small_test,
     wilson,
 )
 from aggmatch.settings import resolve
@@ -54,3 +55,11 @@ def test_the_median_is_that_of_the_last_twenty_evaluations():
 )
 def test_wilsons_interval_agrees_with_published_values(right, images, low, high):
     assert list(wilson(right, images)) == pytest.approx([low, high], abs=0.05)
+
+
+def test_few_test_images_are_called_few_with_what_they_can_mean():
+    assert small_test(3).startswith("3 test images cannot tell how good a model is: 2 of 3 right, 66.7 %, can mean")
+    assert f"anything from {wilson(2, 3)}." in small_test(3)
+    assert small_test(1).startswith("1 test image ")
+    assert small_test(29)
+    assert (small_test(30), small_test(0)) == ("", "")

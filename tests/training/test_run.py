@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from tests.conftest import toy_settings
 
 from aggmatch.config import Layer, read_file
 from aggmatch.errors import AggMatchError
@@ -381,3 +383,23 @@ def test_a_resume_with_another_method_fails_and_names_both(finished: RunFolder, 
 def test_a_run_that_another_process_started_meanwhile_is_not_overwritten(finished: RunFolder):
     with pytest.raises(AggMatchError, match="already holds a run"):
         finished.create(b"split", {})
+
+
+def test_data_without_test_images_need_a_holdout_of_zero(toy_data, tmp_path: Path):
+    data = replace(toy_data, test=toy_data.test.take([]))
+    with pytest.raises(AggMatchError, match=r"toy has no test images.*data\.holdout=0"):
+        loop.start(toy_settings(), tmp_path / "run", data=data)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["aggmatch", "paws", "supervised"])
+def test_a_run_without_test_images_ends_with_a_model_and_without_an_accuracy(toy_data, tmp_path: Path, method):
+    data = replace(toy_data, test=toy_data.test.take([]))
+    settings = toy_settings(method, data__holdout=0, train__steps=4)
+    run = complete(loop.start(settings, tmp_path / "run", data=data))
+    summary = run.folder.result()
+    assert summary is not None
+    assert summary["accuracy"] is None
+    assert not [key for record in run.folder.records() for key in record if key.startswith("accuracy")]
+    model = TrainedModel.load(tmp_path / "run")
+    assert model.evaluate(toy_data).labels.shape == (60,)

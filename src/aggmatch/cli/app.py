@@ -1,6 +1,7 @@
 """What the commands share: the application, options with the same meaning everywhere, and the display of a run."""
 
 import shlex
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,8 @@ app = typer.Typer(
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; repeatable.")]
 Data = Annotated[
-    str | None, typer.Argument(help="See `aggmatch list data`; or a folder of images.", show_default="digits")
+    str | None,
+    typer.Argument(help="See `aggmatch list data`; or a folder, .zip or .npz of images.", show_default="digits"),
 ]
 Labels = Annotated[
     int | None, typer.Option(help="Labelled images in total, equal per class.", show_default="the recipe's")
@@ -47,6 +49,7 @@ KEYS = {
     "recipe": "recipe",
     "steps": "train.steps",
     "split": "data.split",
+    "labels_file": "data.labels_file",
     "data_dir": "runtime.data_dir",
     "device": "runtime.device",
     "tensorboard": "runtime.tensorboard",
@@ -69,9 +72,11 @@ def gather(
         refuse_code(names, allow or (), layers[0].source)
     for name, value in options.items():
         if value is not None:
-            if name == "data" and Path(value).is_dir():
-                from aggmatch.data import locate  # a slow import that only folders need
+            if name == "data" and Path(value).exists():
+                from aggmatch.data.registry import locate, name_clash  # a slow import that only own images need
 
+                if clash := name_clash(value):
+                    warnings.warn(clash, stacklevel=2)
                 value = locate(value)
             source = f"{'DATA' if name == 'data' else '--' + name.replace('_', '-')} {value}"
             layers.append(Layer(source, {KEYS[name]: str(value) if isinstance(value, Path) else value}))

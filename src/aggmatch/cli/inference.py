@@ -15,7 +15,7 @@ Trained = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
 @app.command()
 def predict(
     run: Trained,
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders or .zip files of them.")],
     out: Annotated[Path | None, typer.Option(help="Write the table here: FILE.csv or FILE.json.")] = None,
     all_: Annotated[
         bool, typer.Option("--all", help="Probabilities of all classes, not only the most probable.")
@@ -28,22 +28,22 @@ def predict(
         check_out(out, run, FORMATS)
 
     from aggmatch.console import say, stdout
-    from aggmatch.data.folder import find_images
+    from aggmatch.data.own_images import image_files
     from aggmatch.files import write_atomically
     from aggmatch.inference.model import TrainedModel
     from aggmatch.tables import Table
 
     model = TrainedModel.load(run, gather(device=device), allow=allow_code or ())
-    files: list[Path] = []
+    files: dict[Path, str] = {}
     for path in images:
         if not path.exists():
-            raise AggMatchError(f"{path} does not exist. Name image files, or folders of them.")
-        files += find_images(path) if path.is_dir() else [path]
+            raise AggMatchError(f"{path} does not exist. Name image files, or folders or .zip files of them.")
+        files |= image_files(path, model.settings.runtime.cache_dir)
     rows = []
-    for file, probs in model.predict_files(files):
+    for file, probs in model.predict_files(list(files)):
         best = int(probs.argmax())
         shown = probs if all_ else probs[:0]
-        rows.append([str(file), model.classes[best], *(round(p, 6) for p in [float(probs[best]), *shown.tolist()])])
+        rows.append([files[file], model.classes[best], *(round(p, 6) for p in [float(probs[best]), *shown.tolist()])])
     if not rows:
         raise AggMatchError(f"No image could be read in {', '.join(map(str, images))}.")
     each = [f"p({name})" for name in model.classes] if all_ else []  # a class may be called "file"

@@ -7,7 +7,7 @@ from typing import Any
 
 from aggmatch.augment.views import VIEWS
 from aggmatch.config import describe, flatten
-from aggmatch.data import SOURCES, is_folder
+from aggmatch.data import SOURCES, is_own_images
 from aggmatch.errors import unknown
 from aggmatch.methods import METHODS, load_method
 from aggmatch.models import MODELS
@@ -95,7 +95,7 @@ def recipes() -> Table:
 
 def settings(method: str, data: str | None = None) -> Table:
     """Every setting of a run with its meaning and its default, or with `data` its value in that data set's recipe."""
-    if data and data not in SOURCES and not is_folder(data) and not is_code(data):
+    if data and data not in SOURCES and not is_own_images(data) and not is_code(data):
         raise unknown("data set", data, SOURCES.names(), see="aggmatch list data")
     values = flatten(resolve({"data.name": data, "method.name": method}).to_dict()) if data else {}
     sections = [field.name for field in fields(RunSettings) if field.name not in ("method", "method_name")]

@@ -22,7 +22,7 @@ from aggmatch.cli.app import (
     follow_run,
     gather,
 )
-from aggmatch.errors import unknown
+from aggmatch.errors import AggMatchError, unknown
 from aggmatch.registry import short_name
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ def train(
     config: Config = None,
     set_: Set = None,
     split: Annotated[Path | None, typer.Option(help="Reuse the labelled images of a split.json.")] = None,
+    labels_file: Annotated[
+        Path | None, typer.Option(help="Table of labels for a folder of images: CSV with columns file, label.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     data_dir: DataDir = None,
     download: Download = False,
@@ -64,6 +67,7 @@ def train(
         steps=steps,
         recipe=recipe,
         split=split and split.resolve(),
+        labels_file=labels_file and labels_file.resolve(),
         data_dir=data_dir,
         device=device,
         tensorboard=tensorboard or None,
@@ -79,26 +83,48 @@ def train(
         run = loop.resume(out, layers, download=download, allow=allow_code or ())
     else:
         run = loop.start(resolve(with_split(layers)), out, download=download)
+    say_what_was_read(run, quiet=quiet)
     follow_run(run, quiet=quiet)
     if not quiet:
         print_summary(run)
 
 
+def say_what_was_read(run: "Run", *, quiet: bool) -> None:
+    """Print what own images are, and warn about what looks wrong; nothing for other data sets and finished runs."""
+    from aggmatch.console import say
+    from aggmatch.data import is_own_images
+    from aggmatch.data.summary import describe, doubts
+    from aggmatch.runs.stats import small_test
+
+    if not is_own_images(run.settings.data.name) or run.finished:
+        return
+    say(f"{describe(run.data, run.split)}.", quiet=quiet)
+    for doubt in [*doubts(run.data, run.split), small_test(len(run.data.test))]:
+        if doubt:
+            say(f"Warning: {doubt}", error=True)
+
+
 def print_summary(run: "Run") -> None:
     """Print the result of a finished run and its folder."""
     from aggmatch.console import say
-    from aggmatch.runs.stats import median_of_last
+    from aggmatch.runs.stats import FEW_TEST_IMAGES, median_of_last, wilson
 
     summary, records = run.folder.result(), run.folder.records()
     assert summary is not None, "the run is finished"
     name = f"accuracy_{summary['network']}"
     median = median_of_last([record[name] for record in records if name in record])
     last = f"; median of the last {median.evaluations} evaluations {median.value:.2f} %" if median else ""
+    accuracy, images = summary["accuracy"], len(run.data.test)
+    result = "accuracy not measured, without test images"
+    if accuracy is not None:
+        few = f" of {images} images, 95 % interval {wilson(round(accuracy * images / 100), images)}"
+        result = (
+            f"{accuracy:.2f} % test accuracy{few if 0 < images < FEW_TEST_IMAGES else ''} ({summary['network']} "
+            f"network, last step{last if median and median.evaluations > 1 else ''})"
+        )
     say(
         f"{short_name(summary['method'])} on {Path(short_name(summary['data'])).name}, {summary['labels']} labels, "
-        f"fold {summary['fold']}, {summary['steps']} steps, {run.settings.recipe} recipe: {summary['accuracy']:.2f} % "
-        f"test accuracy ({summary['network']} network, last step"
-        f"{last if median and median.evaluations > 1 else ''}), "
+        f"fold {summary['fold']}, {summary['steps']} steps, {run.settings.recipe} recipe: {result}, "
         f"{summary['seconds']:.0f} s."
     )
     say(f"Run folder: {run.folder.path}")
@@ -107,7 +133,9 @@ def print_summary(run: "Run") -> None:
 @app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    images: Annotated[Path | None, typer.Argument(help="Other images: a folder with one subfolder per class.")] = None,
+    images: Annotated[
+        Path | None, typer.Argument(help="Other images: a folder or .zip with one subfolder per class.")
+    ] = None,
     data_dir: DataDir = None,
     download: Download = False,
     device: Device = None,
@@ -127,6 +155,8 @@ def evaluate(
             split = Split.read(path, data)  # fails if the training images have changed
             if not split.tested_on(data):
                 say(f"Warning: the test images of {data.name} have changed since the run.", error=True)
+        if not len(data.test):
+            raise AggMatchError(f"{data.name} has no test images. Name other images: aggmatch evaluate RUN FOLDER")
     result = model.evaluate(data if images is None else images)
     columns = zip(model.classes, result.class_sizes, result.class_accuracy, strict=True)
     rows = [(name, count, accuracy if count else None) for name, count, accuracy in columns]

@@ -1,7 +1,7 @@
 """Data sets as uint8 tensors, and the choice of labels; the readers are imported when a data set is loaded."""
 
 from aggmatch.data.images import Archive, DataSet, Images, Source
-from aggmatch.data.registry import SOURCES, is_folder, load, load_for, locate
+from aggmatch.data.registry import SOURCES, is_own_images, load, load_for, locate
 from aggmatch.data.splits import DataSettings, Split, draw_split, drawn_settings, make_split
 
 __all__ = [
@@ -14,7 +14,7 @@ __all__ = [
     "Split",
     "draw_split",
     "drawn_settings",
-    "is_folder",
+    "is_own_images",
     "load",
     "load_for",
     "locate",

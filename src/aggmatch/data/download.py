@@ -2,9 +2,7 @@
 
 import hashlib
 import http.client
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
 from http.client import HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -12,9 +10,7 @@ from urllib.request import Request, urlopen
 
 from aggmatch.data.images import Archive, reading
 from aggmatch.errors import AggMatchError
-
-Progress = Callable[[int, int], None]
-"""Progress callback of a download: takes the bytes received so far and the total number of bytes."""
+from aggmatch.progress import Progress, following
 
 CHUNK = 1 << 18
 TIMEOUT = 30.0
@@ -40,7 +36,7 @@ def fetch(archive: Archive, folder: Path, progress: Progress | None = None) -> P
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with nullcontext(progress) if progress else progress_bar(archive.file) as report:
+        with following(progress, archive.file, "bytes") as report:
             _receive(archive, part, report)
         if (found := md5(part)) != archive.md5:
             part.unlink()
@@ -115,24 +111,3 @@ def _failed(url: str, why: object) -> AggMatchError:
     reason = why.reason if isinstance(why, URLError) else why
     text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
     return AggMatchError(f"Cannot fetch {url}: {text}. Run it again to continue the download.")
-
-
-@contextmanager
-def progress_bar(title: str) -> Iterator[Progress]:
-    """Within, a progress bar on standard error; yields its progress callback. Shows nothing without a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=None, start=False)
-
-        def report(done: int, total: int) -> None:
-            # The first call resets the clock: bytes of an earlier attempt do not count as speed.
-            (bar.update if bar.tasks[0].started else bar.reset)(task, completed=done, total=total)
-
-        yield report

@@ -1,34 +1,27 @@
-"""Images of your own: image files as uint8 tensors, and a folder of image files as a data set.
+"""What the files of a folder of images are: its folders, or a table of labels, say it.
 
 `FOLDER/CLASS/...` holds the labelled images of a class and `FOLDER/unlabeled/...` the images without a label. Both may
 also be in `FOLDER/train`. `FOLDER/test/CLASS/...` holds the test images and may be missing. Images may be in
-subfolders of any depth, and have any size and any common format.
+subfolders of any depth, and have any size and any common format. With a table of labels, the folders may be any:
+only `FOLDER/test` keeps its meaning.
 """
 
-import hashlib
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
-
-from aggmatch.data.images import UNKNOWN, DataSet, Images
+from aggmatch.data.decode import SUFFIXES, UNSUPPORTED, printable
+from aggmatch.data.images import UNKNOWN
+from aggmatch.data.labels_file import labels_of, read_labels
 from aggmatch.errors import AggMatchError
 from aggmatch.tables import plural
 
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-UNSUPPORTED = (".avif", ".cr2", ".dng", ".heic", ".heif", ".jxl", ".nef")
-"""Photo formats that cannot be read; a warning counts these files."""
 UNLABELED, TRAIN, TEST = ("unlabeled", "unlabelled"), ("train",), ("test", "val", "valid", "validation")
 """Folder names that are not classes, in upper or lower case. The first of TEST that exists holds the test images."""
-NAMED = 3
-"""Number of unreadable files that a warning names; it counts the others."""
+TABLE = "labels.csv"
+"""The table of labels of a folder that has no folders of classes."""
 
 
 class Labeled(NamedTuple):
@@ -36,6 +29,20 @@ class Labeled(NamedTuple):
 
     file: Path
     label: int
+
+
+class Layout(NamedTuple):
+    """What the files of a folder are."""
+
+    root: Path
+    """The folder that names of training images are relative to when test images are chosen."""
+    classes: tuple[str, ...]
+    train: list[Labeled]
+    """Training images, and if `test` is empty also those that become test images."""
+    test: list[Labeled]
+
+
+# Files ------------------------------------------------------------------------------------------------------------
 
 
 def find_images(folder: Path) -> list[Path]:
@@ -47,99 +54,108 @@ def find_images(folder: Path) -> list[Path]:
     def fail(error: OSError) -> None:
         raise error
 
-    found, unsupported = [], []
+    images, unsupported = [], []
     for place, folders, files in os.walk(folder, onerror=fail):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         visible = [Path(place, name) for name in files if not name.startswith(".")]
-        found += [file for file in visible if file.suffix.lower() in SUFFIXES]
+        images += [file for file in visible if file.suffix.lower() in SUFFIXES]
         unsupported += [file for file in visible if file.suffix.lower() in UNSUPPORTED]
     if unsupported:
-        count = plural(len(unsupported), "photo")
-        warnings.warn(f"Left out: {count} in {folder}, such as {min(unsupported)}. Convert them to JPEG.", stacklevel=2)
-    return sorted(found)
+        count, example = plural(len(unsupported), "photo"), printable(min(unsupported))
+        warnings.warn(f"Left out: {count} in {folder}, such as {example}. Convert them to JPEG.", stacklevel=2)
+    return sorted(images)
 
 
-def decode(file: Path, side: int, channels: int) -> Tensor:
-    """Read an image as uint8, (channels, side, side): rotated as its EXIF data says, then cropped to its centre square.
-
-    Transparent pixels become white. Images of more than 8 bits are scaled from their smallest to their largest value.
-    Raises OSError, ValueError or SyntaxError, as Pillow does, if the file is not an image.
-    """
-    with Image.open(file) as image:
-        mode = "RGB" if channels == 3 else "L"
-        image.draft(mode, (side, side))  # JPEG decodes faster at a fraction of its size
-        upright = ImageOps.exif_transpose(image)
-        if upright.mode[0] in "IF":  # more than 8 bits: Pillow would clip values above 255
-            values = np.asarray(upright, dtype=np.float64)
-            values = np.where(np.isfinite(values), values, np.nan)
-            if np.isnan(values).all():
-                raise ValueError("it has no finite value")
-            low, high = np.nanmin(values), np.nanmax(values)
-            scaled = np.nan_to_num((values - low) / (high - low or 1))
-            upright = Image.fromarray((255 * scaled).astype(np.uint8))
-        if upright.has_transparency_data:
-            layer = upright.convert("RGBA")
-            upright = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
-        square = ImageOps.fit(upright.convert(mode), (side, side), Image.Resampling.BICUBIC)
-    pixels = torch.from_numpy(np.array(square))
-    return pixels.permute(2, 0, 1) if channels == 3 else pixels[None]
+def name_below(folder: Path, file: Path) -> str:
+    """Return the path of a file relative to a folder, in printable characters."""
+    return printable(file.relative_to(folder).as_posix())
 
 
-def decode_all(files: Sequence[Path], side: int, channels: int) -> tuple[Tensor, list[int]]:
-    """Return the readable images, (N, channels, side, side), and their positions; a warning names unreadable files."""
-
-    def attempt(file: Path) -> Tensor | str:
-        try:
-            return decode(file, side, channels)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            return "not an image" if isinstance(error, UnidentifiedImageError) else str(error) or "corrupt"
-
-    with warnings.catch_warnings(), ThreadPoolExecutor() as pool:
-        # Pillow warns about unusual but readable files. Ignored here and not in `attempt`: threads share the filters.
-        warnings.simplefilter("ignore")
-        results = list(pool.map(attempt, files))
-    bad = [f"{file} ({result})" for file, result in zip(files, results, strict=True) if isinstance(result, str)]
-    if bad:
-        listed = ", ".join(bad[:NAMED]) + (f" and {len(bad) - NAMED} more" if len(bad) > NAMED else "")
-        warnings.warn(f"{len(bad)} of {len(files)} files cannot be read and are left out: {listed}.", stacklevel=2)
-    good = [position for position, result in enumerate(results) if not isinstance(result, str)]
-    images = [result for result in results if not isinstance(result, str)]
-    return torch.stack(images) if images else torch.zeros(0, channels, side, side, dtype=torch.uint8), good
+def subfolders(folder: Path) -> list[Path]:
+    """Return the folders directly in a folder, sorted; hidden ones are left out."""
+    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def read_folder(path: Path, side: int, holdout: float) -> DataSet:
-    """Read a folder as a data set of colour images of `side` × `side` pixels.
+def named(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Return the subfolders with one of these names, in upper or lower case."""
+    return [entry for entry in subfolders(folder) if entry.name.lower() in names]
 
-    Without a test folder, the share `holdout` of the labelled images of each class becomes the test set. A hash of the
-    file names chooses them, so that adding images moves hardly any training image to the test set.
-    """
-    if not path.is_dir():
-        raise AggMatchError(
-            f"There is no folder {path}. Name a folder of images, or a data set of `aggmatch list data`. If the images "
-            f"of a run have moved: aggmatch train NEW/PLACE --resume --out RUN"
-        )
-    root = next(iter(named(path, TRAIN)), path)
+
+# Folders as classes -----------------------------------------------------------------------------------------------
+
+
+def folder_layout(path: Path) -> Layout:
+    """Return what the files are if the folders are the classes."""
+    root = training_root(path)
     classes = class_names(path, root)
     items = list_labeled(root, classes)
     unlabeled = [folder for place in dict.fromkeys([root, path]) for folder in named(place, UNLABELED)]
     items += [Labeled(file, UNKNOWN) for folder in unlabeled for file in find_images(folder)]
     warn_about_loose_images(path, root)
-    train, items = read_images(items, path, side)
-    test_folders = sorted(named(path, TEST), key=lambda folder: TEST.index(folder.name.lower()))
-    if test_folders and (tests := list_known(test_folders[0], classes, str(root))):
-        test, _ = read_images(tests, path, side)
-    else:
-        held = held_out(items, root, holdout)
-        test = train.take([position for position, item in enumerate(items) if item in held])
-        train = train.take([position for position, item in enumerate(items) if item not in held])
-    data = DataSet(str(path), train, test, classes, mirror=True)
-    untested = sorted(set(range(len(classes))) - set(data.test.labels.tolist()))
-    if untested:
+    test = test_folder(path)
+    return Layout(root, classes, items, list_known(test, classes, str(root)) if test else [])
+
+
+def training_root(path: Path) -> Path:
+    """Return the folder that holds the folders of classes: `train`, or the folder itself."""
+    return next(iter(named(path, TRAIN)), path)
+
+
+def test_folder(path: Path) -> Path | None:
+    """Return the folder of test images; None if there is none."""
+    return min(named(path, TEST), key=lambda folder: TEST.index(folder.name.lower()), default=None)
+
+
+def folders_of_classes(path: Path, root: Path) -> tuple[str, ...]:
+    """Return the names of the subfolders of `root` that have no special meaning."""
+    special = UNLABELED if root != path else (*UNLABELED, *TEST)
+    return tuple(folder.name for folder in subfolders(root) if folder.name.lower() not in special)
+
+
+def class_names(path: Path, root: Path) -> tuple[str, ...]:
+    """Return the class names: the subfolders of `root` without a special name."""
+    others = [folder for folder in subfolders(path) if folder.name.lower() not in (*UNLABELED, *TRAIN, *TEST)]
+    if root != path and others:
         raise AggMatchError(
-            f"Class '{classes[untested[0]]}' of {path} has no test image. Put some into "
-            f"{path / TEST[0] / classes[untested[0]]}, or label at least two images of it."
+            f"{path} has both {root.name} and {printable(others[0].name)}: put all classes into {root}, or none of "
+            f"them."
         )
-    return data
+    classes = folders_of_classes(path, root)
+    if len(classes) < 2:
+        raise AggMatchError(
+            f"{root} must have a folder of images for each of at least two classes, got {found(classes)}: "
+            f"{root}/CLASS/image.jpg, and {root}/{UNLABELED[0]}/image.jpg for images without a label. If the labels "
+            f"are in a table: --labels-file {TABLE}"
+        )
+    for name in classes:
+        if name != printable(name):
+            raise AggMatchError(
+                f"The name of the class folder {printable(root / name)} is not UTF-8 or has control characters. "
+                f"Rename it."
+            )
+    return classes
+
+
+def found(classes: Sequence[str]) -> str:
+    """Return the classes in words, for a message that there are too few."""
+    return f"only '{printable(classes[0])}'" if classes else "none"
+
+
+def list_labeled(root: Path, classes: Iterable[str]) -> list[Labeled]:
+    """Return the images of each class that has a folder in `root`."""
+    numbers = {name: k for k, name in enumerate(classes)}
+    folders = [folder for folder in subfolders(root) if folder.name in numbers]
+    return [Labeled(file, numbers[folder.name]) for folder in folders for file in find_images(folder)]
+
+
+def list_known(folder: Path, classes: Sequence[str], owner: str) -> list[Labeled]:
+    """Return the images of each class folder; raise if a folder is not a class of `owner`."""
+    if unknown := sorted({entry.name for entry in subfolders(folder)} - set(classes)):
+        raise AggMatchError(
+            f"{folder} has the class '{printable(unknown[0])}', which {owner} does not have: its classes are "
+            f"{', '.join(classes)}."
+        )
+    return list_labeled(folder, classes)
 
 
 def warn_about_loose_images(*folders: Path) -> None:
@@ -154,78 +170,41 @@ def warn_about_loose_images(*folders: Path) -> None:
             )
 
 
-def subfolders(folder: Path) -> list[Path]:
-    """Return the folders directly in a folder, sorted; hidden ones are left out."""
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+# A table of labels ------------------------------------------------------------------------------------------------
 
 
-def named(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Return the subfolders with one of these names, in upper or lower case."""
-    return [entry for entry in subfolders(folder) if entry.name.lower() in names]
+def own_table(path: Path) -> Path | None:
+    """Return the table of labels in a folder without folders of classes; None if it has none."""
+    table = path / TABLE
+    return table if table.is_file() and len(folders_of_classes(path, training_root(path))) < 2 else None
 
 
-def class_names(path: Path, root: Path) -> tuple[str, ...]:
-    """Return the class names: the subfolders of `root` without a special name."""
-    classes = tuple(folder.name for folder in subfolders(root) if folder.name.lower() not in UNLABELED)
-    if root == path:
-        classes = tuple(name for name in classes if name.lower() not in TEST)
-    elif others := [folder for folder in subfolders(path) if folder.name.lower() not in (*UNLABELED, *TRAIN, *TEST)]:
-        raise AggMatchError(
-            f"{path} has both {root.name} and {others[0].name}: put all classes into {root}, or none of them."
-        )
+def table_layout(path: Path, table: Path) -> Layout:
+    """Return what the files are according to a table of labels: files that it does not list have no label.
+
+    Test images may have their label from the table, or from their folder `test/CLASS`.
+    """
+    rows, files = read_labels(table), find_images(path)
+    given = labels_of(rows, files, path, table)
+    classes = tuple(sorted(set(given.values())))
     if len(classes) < 2:
-        found = f"only '{classes[0]}'" if classes else "none"
         raise AggMatchError(
-            f"{root} must have a folder of images for each of at least two classes, got {found}: "
-            f"{root}/CLASS/image.jpg, and {root}/{UNLABELED[0]}/image.jpg for images without a label."
+            f"{table} must give the images in {path} at least two different labels, got {found(classes)}."
         )
-    return classes
-
-
-def list_labeled(root: Path, classes: Iterable[str]) -> list[Labeled]:
-    """Return the images of each class that has a folder in `root`."""
     numbers = {name: k for k, name in enumerate(classes)}
-    folders = [folder for folder in subfolders(root) if folder.name in numbers]
-    return [Labeled(file, numbers[folder.name]) for folder in folders for file in find_images(folder)]
-
-
-def list_known(folder: Path, classes: Sequence[str], owner: str) -> list[Labeled]:
-    """Return the images of each class folder; raise if a folder is not a class of `owner`."""
-    if unknown := sorted({entry.name for entry in subfolders(folder)} - set(classes)):
-        raise AggMatchError(
-            f"{folder} has the class '{unknown[0]}', which {owner} does not have: its classes are {', '.join(classes)}."
+    test = test_folder(path)
+    train, tests, left_out = list[Labeled](), list[Labeled](), list[Path]()
+    for file in files:
+        if test is None or not file.is_relative_to(test):
+            train.append(Labeled(file, numbers[given[file]] if file in given else UNKNOWN))
+        elif (label := given.get(file, file.relative_to(test).parts[0])) in numbers:
+            tests.append(Labeled(file, numbers[label]))
+        else:
+            left_out.append(file)
+    if left_out:
+        warnings.warn(
+            f"Left out: {plural(len(left_out), 'image')} in {test} without a label in {table}, such as "
+            f"{printable(left_out[0])}.",
+            stacklevel=3,
         )
-    return list_labeled(folder, classes)
-
-
-def read_labeled(folder: Path, classes: Sequence[str], side: int, channels: int) -> Images:
-    """Read the images of FOLDER/CLASS/ for some or all of a model's classes."""
-    if not folder.is_dir():
-        raise AggMatchError(f"There is no folder {folder}. Name one with a folder of images for each class.")
-    images, _ = read_images(list_known(folder, classes, "the model"), folder, side, channels)
-    if not len(images):
-        raise AggMatchError(f"{folder} has no image of a class: put them into {folder / classes[0]} and so on.")
-    return images
-
-
-def held_out(items: Sequence[Labeled], root: Path, share: float) -> set[Labeled]:
-    """Return this share of each class, chosen by a hash of file names: at least one of two images, and never all."""
-    chosen: set[Labeled] = set()
-    for label in {item.label for item in items} - {UNKNOWN}:
-        members = [item for item in items if item.label == label]
-        members.sort(key=lambda item: hashlib.sha256(os.fsencode(item.file.relative_to(root).as_posix())).digest())
-        chosen |= set(members[: min(len(members) - 1, max(1, round(share * len(members))))])
-    return chosen
-
-
-def read_images(items: Sequence[Labeled], path: Path, side: int, channels: int = 3) -> tuple[Images, list[Labeled]]:
-    """Return the images of the readable files, named by their paths relative to `path`, and these files."""
-    pixels, kept = decode_all([item.file for item in items], side, channels)
-    readable = [items[position] for position in kept]
-    labels = torch.tensor([item.label for item in readable], dtype=torch.int64)
-    return Images(pixels, labels, tuple(name_below(path, item.file) for item in readable)), readable
-
-
-def name_below(folder: Path, file: Path) -> str:
-    """Return the path of a file relative to a folder, in printable characters."""
-    return os.fsencode(file.relative_to(folder).as_posix()).decode(errors="replace")
+    return Layout(path, classes, train, tests)

@@ -1,13 +1,15 @@
-"""Data sets by name: those of this package, a folder of images, a file of your own, or an installed package."""
+"""Data sets by name: those of this package, images of your own, a file of your own, or an installed package."""
 
 import os
-from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 
 from aggmatch.data.images import DataSet, Images, Source
 from aggmatch.data.splits import DataSettings
 from aggmatch.errors import AggMatchError
+from aggmatch.progress import Progress
 from aggmatch.registry import Registry, is_code
+from aggmatch.validate import InvalidValue
 
 SOURCES: Registry[Source] = Registry(
     "data set",
@@ -27,49 +29,120 @@ SOURCES: Registry[Source] = Registry(
 """All data sets with a name. To add one here, write a module with a `Source` and name it above."""
 
 
-def is_folder(name: str) -> bool:
-    """Whether a data set is a folder of images: not a known name, and a folder that exists or the path of one."""
+PACKED = (".zip", ".npz")
+"""Ends of the names of files that hold a whole data set."""
+TABLES = (".csv", ".tsv", ".jsonl", ".xlsx")
+"""Ends of the names of tables, which hold labels and no images."""
+
+
+CLOSE = 0.7
+"""Similarity from which a name may be meant; names that share only `.zip` are less similar."""
+
+
+def is_own_images(name: str) -> bool:
+    """Whether a data set is images of your own: not a known name, but a folder, a .zip or .npz file, or a path."""
     if name in SOURCES:
         return False
     if name and Path(name).is_dir():
         return True
-    return not is_code(name) and any(separator in name for separator in (os.sep, os.altsep) if separator)
+    return not is_code(name) and (
+        Path(name).suffix.lower() in PACKED or any(separator in name for separator in (os.sep, os.altsep) if separator)
+    )
 
 
 def locate(name: str) -> str:
-    """Return the name that a run stores for a data set: the full path of a folder, so that it resumes anywhere."""
-    return str(Path(name).resolve()) if is_folder(name) else name
+    """Return the name that a run stores for a data set: the full path of own images, so that it resumes anywhere."""
+    return str(Path(name).resolve()) if is_own_images(name) else name
 
 
-def load_for(settings: DataSettings, data_dir: str, download: bool = False) -> DataSet:
+def name_clash(name: str) -> str:
+    """Return a sentence if a known data set hides a folder of the same name; otherwise an empty text."""
+    if name not in SOURCES or not Path(name).is_dir():
+        return ""
+    return f"'{name}' is the data set of `aggmatch list data`. For your folder of this name, write .{os.sep}{name}"
+
+
+def not_found(name: str) -> AggMatchError:
+    """Return the error for a name that is neither a data set nor images of your own, with what it could be."""
+    path, packed = Path(name), Path(name).suffix.lower() in PACKED
+    if path.suffix.lower() in TABLES:
+        problem = f"{name} is a table, not images. Name the folder of the images, and the table as --labels-file {name}"
+        return AggMatchError(problem)
+    if path.is_file():
+        return AggMatchError(f"{name} is not a folder of images, and does not end in {' or '.join(PACKED)}.")
+    hint = "Name a folder of images, or a .zip or .npz file of them."
+    if not is_own_images(name):
+        hint = f"Known: {', '.join(SOURCES.names())}. Or name a folder of images, or a .zip or .npz file of them."
+    if close := get_close_matches(name, SOURCES.names(), 1):
+        hint = f"Did you mean '{close[0]}'?"
+    elif close := get_close_matches(path.name, own_images_in(path.parent), 1, CLOSE):
+        hint = f"Did you mean '{path.parent / close[0]}'?"
+    start = f"There is no {'file' if packed else 'folder'} {name}." if is_own_images(name) else ""
+    see = "See: aggmatch list data"
+    if path.is_absolute():  # as a run stores it
+        see = "If the images of a run have moved: aggmatch train NEW/PLACE --resume --out RUN"
+    return AggMatchError(f"{start or f'Unknown data set {name!r}.'} {hint} {see}")
+
+
+def own_images_in(folder: Path) -> list[str]:
+    """Return the names of the folders and packed data sets in a folder; empty if it cannot be read."""
+    try:
+        entries = list(folder.iterdir())
+    except OSError:
+        return []
+    return sorted(entry.name for entry in entries if entry.is_dir() or entry.suffix.lower() in PACKED)
+
+
+def load_for(settings: DataSettings, data_dir: str, download: bool = False, *, cache_dir: str | None = None) -> DataSet:
     """Read the data set that the settings of a run name."""
-    return load(settings.name, data_dir, download, side=settings.side, holdout=settings.holdout)
+    return load(
+        settings.name,
+        data_dir,
+        download,
+        side=settings.side,
+        holdout=settings.holdout,
+        labels_file=settings.labels_file,
+        cache_dir=cache_dir,
+    )
 
 
 def load(
     name: str,
     data_dir: str | Path = "data",
     download: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     *,
     side: int = DataSettings.side,
     holdout: float = DataSettings.holdout,
+    labels_file: str | Path | None = None,
+    cache_dir: str | None = None,
 ) -> DataSet:
     """Read a data set.
 
-    name: one of `aggmatch list data`, the path of a folder of images, or `path/to/file.py:NAME`, a `Source`.
+    name: one of `aggmatch list data`, images of your own (a folder, or a .zip or .npz file), or
+        `path/to/file.py:NAME`, a `Source`.
     data_dir: folder of the official files; `download` fetches missing files into it.
-    progress: progress callback of the download; takes the bytes so far and the total bytes.
-    side, holdout: for a folder, the size to which images are scaled, and the share of the labelled images that become
-        test images if it has none.
+    progress: progress callback; takes what is done so far and the total, in bytes of a download or in own images.
+    side, holdout: for own images, the size to which they are scaled, and the share of the labelled images that become
+        test images if there are none; 0 for no test images.
+    labels_file: for own images, a table with the columns file and label; otherwise folders are classes.
+    cache_dir: folder in which decoded images are cached; see `files.cache_folder`.
     Returns images as uint8, (N, channels, height, width). Raises `AggMatchError` if they cannot be read.
 
     Example: `load("digits").train.pixels.shape` is (1437, 1, 8, 8).
     """
-    if is_folder(name):
-        from aggmatch.data.folder import read_folder
+    if is_own_images(name):
+        path = Path(name)
+        if not path.is_dir() and not (path.is_file() and path.suffix.lower() in PACKED):
+            raise not_found(name)
+        from aggmatch.data.own_images import read_own_images
 
-        return read_folder(Path(name), side, holdout)
+        table = Path(labels_file) if labels_file else None
+        return read_own_images(path, side, holdout, labels_file=table, cache_dir=cache_dir, progress=progress)
+    if labels_file:
+        raise InvalidValue("data.labels_file", f"needs a folder or .zip of own images, got {labels_file} for {name}")
+    if name not in SOURCES and not is_code(name):
+        raise not_found(name)
     source, data_dir = SOURCES.load(name), Path(data_dir)
     require_files(source, data_dir, download, progress)
     train, test, folds = read_source(source, data_dir)
@@ -93,9 +166,7 @@ def read_source(source: Source, data_dir: Path) -> tuple[Images, Images, tuple[t
     return train, test, folds
 
 
-def require_files(
-    source: Source, data_dir: Path, download: bool, progress: Callable[[int, int], None] | None = None
-) -> None:
+def require_files(source: Source, data_dir: Path, download: bool, progress: Progress | None = None) -> None:
     """Raise `AggMatchError` if files of a data set are missing; `download` fetches them first."""
     try:
         if download:

@@ -29,13 +29,15 @@ class DataSettings(Settings):
     """Section `data`: the data set of a run, and how its labels are chosen."""
 
     name: str = "digits"
-    """Data set: one of `aggmatch list data`, a folder of images, or `path/to/file.py:NAME`."""
+    """Data set: one of `aggmatch list data`, a folder, .zip or .npz of images, or `path/to/file.py:NAME`."""
+    labels_file: str | None = None
+    """Table with the columns file and label for a folder of images; null if its subfolders are the classes."""
     labels: Count | None = 40
     """Number of labelled images, equally many of each class; null for all labels of the data set."""
     side: Annotated[int, Range(8, 1024)] = 32
-    """Height and width in pixels to which images of a folder are scaled; other data sets have a fixed size."""
-    holdout: Annotated[float, Range(0, 0.9, above=True)] = 0.2
-    """Share of the labelled images of each class that become test images if a folder has no test images."""
+    """Height and width in pixels to which own images are scaled; other data sets have a fixed size."""
+    holdout: Annotated[float, Range(0, 0.9)] = 0.2
+    """Share of the labelled images of each class that become test images if own images have none; 0 for no test."""
     fold: Natural = 0
     """Seed of the choice of labels. The mean ± std of a table is over folds 0, 1 and 2."""
     split: str | None = None

@@ -66,8 +66,11 @@ def find_misfits(runs: Sequence[PlannedRun], *, download: bool = False) -> dict[
     missing = [run.settings for run in runs if not run.finished]
     if not missing:
         return {}
-    data = load_for(missing[0].data, missing[0].runtime.data_dir, download)
+    runtime = missing[0].runtime
+    data = load_for(missing[0].data, runtime.data_dir, download, cache_dir=runtime.cache_dir)
     check_images(data.train.pixels)
+    if not len(data.test):
+        raise AggMatchError(f"{data.name} has no test images, so methods cannot be compared. Add test images.")
     misfits = {}
     for settings in missing:
         split = make_split(data, settings.data)

@@ -80,7 +80,9 @@ def group_runs(runs: Sequence[StoredRun]) -> list[Group]:
             found.setdefault((likeness(run.settings, any_fold=True), run.length), []).append(run)
     groups = [make_group(length, members) for (_, length), members in found.items()]
     tasks = list(dict.fromkeys(group.task for group in groups))
-    return sorted(groups, key=lambda group: (tasks.index(group.task), -mean(group.values(attrgetter("accuracy")))))
+    return sorted(
+        groups, key=lambda group: (tasks.index(group.task), -mean(group.values(attrgetter("accuracy")) or [-1]))
+    )
 
 
 def make_group(length: Length, runs: Sequence[StoredRun]) -> Group:

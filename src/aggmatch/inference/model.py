@@ -67,7 +67,8 @@ class TrainedModel:
 
     def data(self, *, download: bool = False) -> DataSet:
         """The data set that it was trained on."""
-        return load_for(self.settings.data, self.settings.runtime.data_dir, download)
+        runtime = self.settings.runtime
+        return load_for(self.settings.data, runtime.data_dir, download, cache_dir=runtime.cache_dir)
 
     def predict(self, images: Tensor) -> Tensor:
         """Return class probabilities, (N, Y) on the CPU, in the order of `classes`.
@@ -82,7 +83,7 @@ class TrainedModel:
 
     def predict_files(self, files: Sequence[Path]) -> Iterator[tuple[Path, Tensor]]:
         """Yield each file that can be read with its class probabilities, (Y,); images are scaled as in training."""
-        from aggmatch.data.folder import decode_all
+        from aggmatch.data.pixels import decode_all
 
         batch = images_at_once(self.side)
         for first in range(0, len(files), batch):
@@ -92,11 +93,12 @@ class TrainedModel:
                 yield some[position], probs
 
     def evaluate(self, data: DataSet | Path) -> Evaluation:
-        """Evaluate on the test images of a data set, or on a folder of images with one subfolder per class."""
+        """Evaluate on the test images of a data set, or on a folder or .zip with one subfolder per class."""
         if isinstance(data, Path):
-            from aggmatch.data.folder import read_labeled
+            from aggmatch.data.own_images import read_labeled
 
-            images = read_labeled(data, self.classes, self.side, self.network.channels)
+            cache_dir = self.settings.runtime.cache_dir
+            images = read_labeled(data, self.classes, self.side, self.network.channels, cache_dir=cache_dir)
         elif data.classes == self.classes:
             images = data.test
         else:

@@ -53,7 +53,8 @@ def verdict(run: StoredRun) -> str:
     if not run.finished:
         state = f"{method} is learning {task}, at step {run.steps:,} of {run.settings.train.steps:,}"
     if run.accuracy is None or run.length is None:
-        return f"{state}; its accuracy has not been measured yet."
+        why = "was not measured, because it has no test images" if run.finished else "has not been measured yet"
+        return f"{state}; its accuracy {why}."
     images = test_images(run)
     interval = interval_of(run.accuracy, images)
     sure = f" (95 % interval {interval})" if interval else ""

@@ -9,6 +9,7 @@ from scipy.stats import binomtest
 
 from aggmatch.data import Images
 from aggmatch.devices import choose_device, hardware
+from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate
 from aggmatch.inference.model import TrainedModel
 from aggmatch.runs.stats import Interval, wilson
@@ -44,6 +45,8 @@ def predict_test_images(run: StoredRun, progress: Progress) -> Evaluation:
     here, allowed = {"runtime.device": run.settings.runtime.device}, parts_named(run.settings.to_dict())
     model = TrainedModel.load(run.folder.path, here, allow=allowed)  # the run was read, so its code is allowed
     test = run.data().test
+    if not len(test):
+        raise AggMatchError(f"{run.name} has no test images.")
     progress(f"Model of {run.name} on {len(test):,} test images ...")
     chunks, last = [], monotonic()
     for chunk in torch.arange(len(test)).split(CHUNK):

@@ -134,7 +134,7 @@ def pseudo_label_periods(run: StoredRun) -> list[tuple[float, float]]:
 
 def lagging_average(run: StoredRun) -> RunWarning | None:
     """The averaged network gives the result but has not caught up with the trained one."""
-    if not run.summary or run.settings.train.evaluated != "average":
+    if not run.summary or run.accuracy is None or run.settings.train.evaluated != "average":
         return None
     average, online = run.summary["accuracy_average"], run.summary["accuracy_online"]
     if online - average <= AVERAGE_LAG:
@@ -182,7 +182,7 @@ def few_steps(run: StoredRun) -> RunWarning | None:
 
 def below_baseline(condition: str, members: Sequence[StoredRun]) -> RunWarning | None:
     """Methods that gained nothing from the unlabelled images."""
-    groups = grouped([run for run in members if run.finished])
+    groups = grouped([run for run in members if run.finished and run.accuracy is not None])
     baselines = {name for name, group in groups.items() if load_method(group[0].settings.method_name).baseline}
     scores = {name: accuracies(group) for name, group in groups.items()}
     if not baselines:

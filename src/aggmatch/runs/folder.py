@@ -50,10 +50,11 @@ class Summary(TypedDict):
     method: str
     steps: Natural
     network: str
-    accuracy: Percent
-    accuracy_median_of_last_20: Percent
-    accuracy_average: Percent
-    accuracy_online: Percent
+    accuracy: Percent | None
+    """None without test images, as the next three are."""
+    accuracy_median_of_last_20: Percent | None
+    accuracy_average: Percent | None
+    accuracy_online: Percent | None
     class_accuracy: dict[str, Percent]
     probes: NotRequired[dict[str, Percent]]
     pseudo_precision: NotRequired[float]
@@ -114,12 +115,12 @@ class RunFolder:
         write_atomically(self.split, split)
         self.write_json(self.config, config)
 
-    def note_data(self, name: str) -> None:
-        """Record the current name of the run's data set, which changes if a folder of images moves."""
+    def note_data(self, name: str, labels_file: str | None = None) -> None:
+        """Record the current name of the run's data set and its table of labels, which change if the files move."""
         config = self.read_config()
         data = config.get("data", {})
-        if data.get("name") != name:
-            self.write_json(self.config, config | {"data": {**data, "name": name}})
+        if (data.get("name"), data.get("labels_file")) != (name, labels_file):
+            self.write_json(self.config, config | {"data": {**data, "name": name, "labels_file": labels_file}})
 
     @contextmanager
     def locked(self) -> Iterator[None]:

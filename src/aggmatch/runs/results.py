@@ -24,7 +24,7 @@ ELSEWHERE = ("data", "labels", "fold", "seed", "method", "steps", "network", "ha
 class Outcome(TypedDict):
     """What a line must contain about a finished run's result; older lines have no accuracy by class."""
 
-    accuracy: Percent
+    accuracy: Percent | None
     class_accuracy: NotRequired[dict[str, Percent]]
 
 

@@ -28,6 +28,8 @@ CADENCE = ("steps", "log_every", "evaluate_every")
 ALWAYS_NAMED = ("data.name", "data.labels", "recipe")
 """Settings that name every run as soon as two runs differ in them."""
 CLEAN = "clean labels"
+FEW_TEST_IMAGES = 30
+"""Number of test images below which an accuracy means little."""
 
 
 class Length(NamedTuple):
@@ -87,6 +89,20 @@ def wilson(right: int, images: int) -> Interval:
     spread = z * math.sqrt(share * (1 - share) / images + z**2 / (4 * images**2))
     middle, scale = share + z**2 / (2 * images), 1 + z**2 / images
     return Interval(100 * max(middle - spread, 0) / scale, 100 * min((middle + spread) / scale, 1))
+
+
+def small_test(images: int) -> str:
+    """A sentence on how little so few test images say, with the interval of an example; empty if they are enough.
+
+    Example: `small_test(3)` says that 2 of 3 right, 66.7 %, can mean anything from 20.8 to 93.9 %.
+    """
+    if not 0 < images < FEW_TEST_IMAGES:
+        return ""
+    right = max(1, round(0.8 * images))
+    return (
+        f"{plural(images, 'test image')} cannot tell how good a model is: {right} of {images} right, "
+        f"{100 * right / images:.1f} %, can mean anything from {wilson(right, images)}. A few hundred are better."
+    )
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
@@ -226,7 +242,8 @@ def best_pairs(runs: "Sequence[StoredRun]") -> "Iterator[tuple[StoredRun, Stored
 
     Both learned from the same labels. If the labels were drawn several times, the draw with most groups is taken.
     """
-    for members in conditions([run for run in runs if run.finished]).values():
+    tested = [run for run in runs if run.finished and run.accuracy is not None]
+    for members in conditions(tested).values():
         draws: dict[str, list[StoredRun]] = {}
         for run in members:
             draws.setdefault(json.dumps(run.drawn, sort_keys=True), []).append(run)
@@ -238,7 +255,7 @@ def best_of_groups(runs: "Sequence[StoredRun]") -> "list[StoredRun]":
     """The finished run of the highest accuracy in each group, highest first."""
 
     def accuracy(run: "StoredRun") -> float:
-        assert run.accuracy is not None, "the run is finished"
+        assert run.accuracy is not None, "the run is finished and has test images"
         return run.accuracy
 
     return sorted((max(group, key=accuracy) for group in grouped(runs).values()), key=accuracy, reverse=True)

@@ -35,11 +35,11 @@ class DataSets:
     def __init__(self) -> None:
         self.last: tuple[object, DataSet] | None = None
 
-    def load(self, settings: DataSettings, data_dir: str, download: bool) -> DataSet:
+    def load(self, settings: DataSettings, data_dir: str, download: bool, cache_dir: str | None = None) -> DataSet:
         """The data set that the settings name."""
-        key = (settings.name, settings.side, settings.holdout, data_dir)
+        key = (settings.name, settings.labels_file, settings.side, settings.holdout, data_dir)
         if self.last is None or self.last[0] != key:
-            self.last = key, load_for(settings, data_dir, download)
+            self.last = key, load_for(settings, data_dir, download, cache_dir=cache_dir)
         return self.last[1]
 
 
@@ -100,14 +100,15 @@ class StoredRun:
 
     @property
     def accuracy(self) -> float | None:
-        """Test accuracy in percent at the last step, or at the last evaluation so far; None before the first."""
+        """Test accuracy in percent at the last step, or at the last evaluation so far; None if there is none."""
         if self.summary is not None:
-            return float(self.summary["accuracy"])
+            known = self.summary["accuracy"]
+            return None if known is None else float(known)  # None without test images
         return self.evaluations[-1][1] if self.evaluations else None
 
     @property
     def length(self) -> Length | None:
-        """The steps after which its accuracy was measured, and its schedule; None before the first evaluation."""
+        """How far it got when it was last evaluated, or its end, and its schedule; None before the first evaluation."""
         schedule = self.settings.train.steps
         if self.finished:
             return Length(True, self.steps, schedule)
@@ -201,7 +202,8 @@ class StoredRun:
 
     def data(self) -> DataSet:
         """The data set that it was trained on."""
-        return self.data_sets.load(self.settings.data, self.settings.runtime.data_dir, self.download)
+        runtime = self.settings.runtime
+        return self.data_sets.load(self.settings.data, runtime.data_dir, self.download, runtime.cache_dir)
 
     def split(self) -> Split:
         """Which training images had which label."""

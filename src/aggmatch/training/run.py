@@ -14,7 +14,7 @@ import torch
 
 from aggmatch import __version__
 from aggmatch.config import Changes, as_layers, differences
-from aggmatch.data import DataSet, Images, Split, is_folder, load_for, locate, make_split
+from aggmatch.data import DataSet, Images, Split, is_own_images, load_for, locate, make_split
 from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device, provenance
 from aggmatch.errors import AggMatchError
@@ -155,8 +155,10 @@ class Run:
         return {**means, "lr": rate, **status}
 
     def read_accuracies(self) -> dict[str, float]:
-        """Return the test accuracies of both networks in percent."""
+        """Return the test accuracies of both networks in percent; nothing without test images."""
         state, inputs = self.state, self.state.inputs
+        if not len(self.data.test):
+            return {}
         networks = state.average, state.online
         return dict(accuracies(state.method, *networks, inputs.test, inputs.labeled, threads=state.threads))
 
@@ -237,14 +239,15 @@ class Run:
     def summarize(self) -> dict[str, Any]:
         """Evaluate the reported network and return the content of `summary.json`."""
         settings, state = self.settings, self.state
-        inputs = state.inputs
-        final = evaluate(state.method, state.evaluated, inputs.test, inputs.labeled, threads=state.threads)
+        inputs, tested = state.inputs, len(self.data.test) > 0
+        shown = inputs.test if tested else inputs.labeled  # without test images, only to prepare the method
+        final = evaluate(state.method, state.evaluated, shown, inputs.labeled, threads=state.threads)
         records = self.folder.records()
         name = f"accuracy_{settings.train.evaluated}"
         median = median_of_last([record[name] for record in records if name in record])
-        assert median is not None, "every run ends with an evaluation"
+        assert median or not tested, "every run with test images ends with an evaluation"
         last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
-        probes: dict[str, float] = inputs.probes() if isinstance(inputs, FeatureInputs) else {}
+        probes: dict[str, float] = inputs.probes() if tested and isinstance(inputs, FeatureInputs) else {}
         return {
             "data": settings.data.name,
             "labels": len(self.split.labeled),
@@ -253,9 +256,10 @@ class Run:
             "method": settings.method_name,
             "steps": state.steps_done,
             "network": settings.train.evaluated,
-            "accuracy": final.accuracy,
-            "accuracy_median_of_last_20": median.value,
-            "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)),
+            "accuracy": final.accuracy if tested else None,
+            "accuracy_median_of_last_20": median.value if median else None,
+            "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)) if tested else {},
+            **({} if tested else {"accuracy_average": None, "accuracy_online": None}),
             **({"probes": probes} if probes else {}),
             **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
@@ -283,9 +287,9 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     device = choose_device(settings.runtime.device)
     if data is None:
         settings = located(settings)
-    if is_folder(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
+    if is_own_images(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
         raise AggMatchError(f"{out} is inside the folder of images, where it would be a class. Choose another --out.")
-    data = data or load_for(settings.data, settings.runtime.data_dir, download)
+    data = data or load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
     check_data(data, settings)
     split = make_split(data, settings.data)
     if settings.data.split is not None:  # it decides both
@@ -320,10 +324,10 @@ def resume(
     settings = resumed_settings(folder, changes, allow)
     if data is None:
         settings = located(settings)
-        if is_folder(name := settings.data.name) and not Path(name).is_dir():
+        if is_own_images(name := settings.data.name) and not Path(name).exists():
             moved = f"If it has moved: aggmatch train NEW/PATH --resume --out {out}"
-            raise AggMatchError(f"There is no folder {name} any more. {moved}")
-    data = data or load_for(settings.data, settings.runtime.data_dir, download)
+            raise AggMatchError(f"There is no {name} any more. {moved}")
+    data = data or load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
     check_data(data, settings)
     split = Split.read(folder.split, data)
     if not split.tested_on(data):
@@ -333,7 +337,7 @@ def resume(
         )
     frozen = unpack(folder.backbone.read_bytes()).tensors if folder.backbone.exists() else None
     state = Trainer(settings, data, split, choose_device(settings.runtime.device), frozen)
-    folder.note_data(settings.data.name)
+    folder.note_data(settings.data.name, settings.data.labels_file)
     run = Run(settings, data, split, folder, state)
     run.keep_backbone()
     latest = checkpoints.load_newest(folder.checkpoints)
@@ -345,16 +349,21 @@ def resume(
 
 
 def located(settings: RunSettings) -> RunSettings:
-    """The settings with the absolute path of a folder of images."""
-    return replace(settings, data=replace(settings.data, name=locate(settings.data.name)))
+    """The settings with the absolute paths of own images and of their table of labels."""
+    data, table = settings.data, settings.data.labels_file
+    table = str(Path(table).resolve()) if table else None
+    return replace(settings, data=replace(data, name=locate(data.name), labels_file=table))
 
 
 def check_data(data: DataSet, settings: RunSettings) -> None:
     """Raise an `AggMatchError` if no run can train on the data set."""
     if data.name != settings.data.name:
         raise AggMatchError(f"The data set is called '{data.name}', but data.name is '{settings.data.name}'.")
-    if not len(data.test):
-        raise AggMatchError(f"{data.name} has no test images, so no accuracy can be measured. Add test images.")
+    if not len(data.test) and settings.data.holdout > 0:
+        raise AggMatchError(
+            f"{data.name} has no test images, so no accuracy can be measured. Add test images, or train without them: "
+            f"data.holdout=0"
+        )
     check_images(data.train.pixels)
 
 
@@ -370,9 +379,11 @@ def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] =
         settings = folder.settings(changes, allow=allowed)
         differing = differences(stored.to_dict(), settings.to_dict())
         changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
-    places = changed.get("data.name")
-    if places and all(map(is_folder, places)):  # the split checks whether the images are the same
+    places, tables = changed.get("data.name"), changed.get("data.labels_file")
+    if places and all(map(is_own_images, places)):  # the split checks whether the images are the same
         del changed["data.name"]
+    if tables and all(tables):  # the split checks whether the labels are the same
+        del changed["data.labels_file"]
     if changed:
         listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
         raise AggMatchError(f"Cannot resume {folder.path}: {listed}. Drop the change, or choose another --out.")

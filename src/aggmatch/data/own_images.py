@@ -1,0 +1,210 @@
+"""Images of your own as a data set: a folder, a .zip of one, or an .npz file."""
+
+import hashlib
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from aggmatch.cache import Cache
+from aggmatch.data.archive import NPZ, ZIP, Arrays, read_arrays, unpack
+from aggmatch.data.decode import printable
+from aggmatch.data.folder import (
+    TEST,
+    Labeled,
+    find_images,
+    folder_layout,
+    found,
+    list_known,
+    name_below,
+    own_table,
+    table_layout,
+)
+from aggmatch.data.images import UNKNOWN, DataSet, Images
+from aggmatch.data.pixels import decode_all
+from aggmatch.errors import AggMatchError
+from aggmatch.files import cache_folder
+from aggmatch.progress import Progress
+
+
+def read_own_images(
+    path: Path,
+    side: int,
+    holdout: float,
+    *,
+    labels_file: Path | None = None,
+    cache_dir: str | None = None,
+    progress: Progress | None = None,
+) -> DataSet:
+    """Read images of your own as a data set of `side` × `side` pixels: a folder, a .zip of one, or an .npz file.
+
+    holdout: without test images, this share of the labelled images of each class becomes the test set. A hash of the
+    file names chooses them, so that adding images moves hardly any training image to the test set. With 0 there is no
+    test set. labels_file: a table of labels; otherwise folders are classes. cache_dir: see `files.cache_folder`.
+    progress: progress callback, takes the images read so far and in all.
+
+    Example: `read_own_images(Path("photos"), side=32, holdout=0.2).classes`.
+    """
+    if str(path) != printable(path):
+        raise AggMatchError(f"The path {printable(path)} is not UTF-8 or has control characters. Rename the folder.")
+    with unpacked(path, cache_dir) as folder:
+        packed = [entry for entry in folder.iterdir() if entry.suffix.lower() == NPZ] if folder.is_dir() else [folder]
+        if folder.is_file() or (len(packed) == 1 and not find_images(folder)):
+            if labels_file:
+                raise AggMatchError(f"A table of labels needs image files: {path} holds arrays and their labels.")
+            return from_arrays(read_arrays(packed[0], side), str(path), holdout)
+        cache = Cache(cache_folder(cache_dir) / "images")
+        return read_folder(
+            folder, side, holdout, name=str(path), labels_file=labels_file, cache=cache, progress=progress
+        )
+
+
+def read_folder(
+    path: Path,
+    side: int,
+    holdout: float,
+    *,
+    name: str = "",
+    labels_file: Path | None = None,
+    cache: Cache | None = None,
+    progress: Progress | None = None,
+) -> DataSet:
+    """Read a folder as a data set of colour images; see `read_own_images`. name: of the data set, if not the path."""
+    if not path.is_dir():
+        raise AggMatchError(f"There is no folder {path}.")
+    table = labels_file or own_table(path)
+    root, classes, items, tests = table_layout(path, table) if table else folder_layout(path)
+    every, kept = read_images([*items, *tests], path, side, cache=cache, progress=progress)
+    count = sum(position < len(items) for position in kept)
+    train, test = part_of(every, slice(count)), part_of(every, slice(count, None))
+    if not tests:
+        kept_items = [items[position] for position in kept]
+        train, test = hold_out(train, [name_to_hash(item, root) for item in kept_items], holdout)
+    return checked(DataSet(name or str(path), train, test, classes, mirror=True), bool(tests) or holdout > 0)
+
+
+def from_arrays(arrays: Arrays, name: str, holdout: float) -> DataSet:
+    """Return the content of an .npz file as a data set."""
+    if len(arrays.classes) < 2:
+        raise AggMatchError(f"The labels of {name} must be of at least two classes, got {found(arrays.classes)}.")
+    train, test = arrays.train, arrays.test
+    if test is None:
+        train, test = hold_out(train, [str(number).encode() for number in range(len(train))], holdout)
+    return checked(DataSet(name, train, test, arrays.classes, mirror=True), arrays.test is not None or holdout > 0)
+
+
+def checked(data: DataSet, with_test: bool) -> DataSet:
+    """Return the data set; raise `AggMatchError` if it should have a test set and a class has no test image."""
+    untested = sorted(set(range(len(data.classes))) - set(data.test.labels.tolist()))
+    if with_test and untested:
+        raise AggMatchError(
+            f"Class '{data.classes[untested[0]]}' of {data.name} has no test image. Put some into the folder "
+            f"{TEST[0]}/{data.classes[untested[0]]}, label at least two images of it, or train without test images: "
+            f"--set data.holdout=0"
+        )
+    return data
+
+
+def read_labeled(
+    path: Path, classes: Sequence[str], side: int, channels: int, *, cache_dir: str | None = None
+) -> Images:
+    """Read the images of FOLDER/CLASS/ for some or all of a model's classes; the folder may be in a .zip file."""
+    with unpacked(path, cache_dir) as folder:
+        if not folder.is_dir():
+            raise AggMatchError(f"There is no folder {path}. Name one with a folder of images for each class.")
+        cache = Cache(cache_folder(cache_dir) / "evaluated")  # the entry of a training folder holds more of its images
+        images, _ = read_images(list_known(folder, classes, "the model"), folder, side, channels, cache=cache)
+    if not len(images):
+        raise AggMatchError(f"{path} has no image of a class: put them into {path / classes[0]} and so on.")
+    return images
+
+
+def read_images(
+    items: Sequence[Labeled],
+    path: Path,
+    side: int,
+    channels: int = 3,
+    *,
+    cache: Cache | None = None,
+    progress: Progress | None = None,
+) -> tuple[Images, list[int]]:
+    """Return the images of the readable files, named by their paths relative to `path`, and their positions."""
+    files = [item.file for item in items]
+    pixels, kept = decode_all(files, side, channels, root=path, cache=cache, progress=progress)
+    labels = torch.tensor([items[position].label for position in kept], dtype=torch.int64)
+    return Images(pixels, labels, tuple(name_below(path, files[position]) for position in kept)), kept
+
+
+def name_to_hash(item: Labeled, root: Path) -> bytes:
+    """Return the path of a labelled file in bytes; nothing for others, which may be outside of `root`."""
+    return b"" if item.label == UNKNOWN else os.fsencode(item.file.relative_to(root).as_posix())
+
+
+def part_of(images: Images, rows: slice) -> Images:
+    """Return a range of images without copying their pixels."""
+    return Images(images.pixels[rows], images.labels[rows], images.names[rows])
+
+
+def hold_out(images: Images, names: Sequence[bytes], share: float) -> tuple[Images, Images]:
+    """Return the images without a share of each class, and this share; see `held_out`."""
+    held = held_out(images.labels.tolist(), names, share) if share else set()
+    kept = [position for position in range(len(images)) if position not in held]
+    return images.take(kept), images.take(sorted(held))
+
+
+def held_out(labels: Sequence[int], names: Sequence[bytes], share: float) -> set[int]:
+    """Return the positions of this share of each class, chosen by a hash of names: at least one of two, never all."""
+    chosen: set[int] = set()
+    for label in set(labels) - {UNKNOWN}:
+        members = [position for position, own in enumerate(labels) if own == label]
+        members.sort(key=lambda position: hashlib.sha256(names[position]).digest())
+        chosen |= set(members[: min(len(members) - 1, max(1, round(share * len(members))))])
+    return chosen
+
+
+@contextmanager
+def unpacked(path: Path, cache_dir: str | None) -> Iterator[Path]:
+    """Within, the folder of a .zip file, or any other path itself. Messages name the .zip file and not the folder."""
+    if path.suffix.lower() != ZIP or not path.is_file():
+        yield path
+        return
+    folder = unpack(path, cache_dir)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield folder
+        except AggMatchError as error:
+            raise AggMatchError(str(error).replace(str(folder), str(path))) from None
+    for warning in caught:
+        warnings.warn(str(warning.message).replace(str(folder), str(path)), warning.category, stacklevel=4)
+
+
+# Files ------------------------------------------------------------------------------------------------------------
+
+
+def image_files(path: Path, cache_dir: str | None = None) -> dict[Path, str]:
+    """Return image files with the names to show: the file itself, or all in a folder or a .zip file.
+
+    Example: `image_files(Path("new.zip"))` has values such as `new.zip/1.jpg`.
+    """
+    if path.is_dir():
+        return {file: str(file) for file in find_images(path)}
+    if path.suffix.lower() != ZIP:
+        return {path: str(path)}
+    folder = unpack(path, cache_dir)
+    return {file: str(path / file.relative_to(folder)) for file in find_images(folder)}
+
+
+def original_file(data: str, name: str, cache_dir: str | None = None) -> Path | None:
+    """Return the file of an image; None if it has none, as in an .npz file, or is gone.
+
+    data: the setting `data.name`. name: one of `Images.names`. Example: `original_file("photos", "rose/1.jpg")`.
+    """
+    try:
+        with unpacked(Path(data), cache_dir) as folder:
+            return folder / name if name and (folder / name).is_file() else None
+    except AggMatchError:
+        return None
