@@ -19,7 +19,7 @@ LAYERS = [
     ["errors"],
     ["validate"],
     ["config", "devices", "files", "recipes", "registry", "signals"],
-    ["cache", "functional", "progress", "tables"],
+    ["annotations", "cache", "functional", "progress", "tables"],
     ["kernels"],
     ["data", "models"],
     ["augment", "methods"],
@@ -30,7 +30,7 @@ LAYERS = [
     ["training"],
     ["inference"],
     ["bench", "console", "report"],
-    ["experiments"],
+    ["experiments", "page"],
     ["cli"],
     ["__main__"],
 ]
