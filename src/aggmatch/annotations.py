@@ -59,6 +59,8 @@ class State:
     """File → `not sure` or `skip`."""
     classes: dict[str, None] = field(default_factory=dict)
     """Names of the classes, in the order in which they appeared; the values mean nothing."""
+    confirmed: set[str] = field(default_factory=set)
+    """Files that were given the label that they had already: somebody looked twice."""
 
     def apply(self, event: Event) -> None:
         """Change the state by one event, which is valid and not an undo."""
@@ -68,10 +70,13 @@ class State:
         if kind == "rename":
             self.rename(class_name(event["from"]), class_name(event["to"]))
         for file in map(file_name, event.get("files", ())):
-            self.labels.pop(file, None)
+            before = self.labels.pop(file, None)
             self.marks.pop(file, None)
+            self.confirmed.discard(file)
             if kind == "label":
                 self.labels[file] = class_name(event["class"])
+                if before == self.labels[file]:
+                    self.confirmed.add(file)
             elif kind in MARKS:
                 self.marks[file] = kind
 

@@ -3,12 +3,12 @@
 import sys
 from typing import NoReturn
 
-from aggmatch.cli import train, inference, experiments, report, bench  # isort: skip - the order of commands in the help
+from aggmatch.cli import train, page, inference, experiments, report, bench  # isort: skip - the order of commands in the help
 from aggmatch.cli.app import app
 from aggmatch.console import print_plainly
 from aggmatch.errors import AggMatchError
 
-__all__ = ["app", "bench", "experiments", "inference", "main", "report", "train"]
+__all__ = ["app", "bench", "experiments", "inference", "main", "page", "report", "train"]
 
 
 def main() -> None:
