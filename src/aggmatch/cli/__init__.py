@@ -3,7 +3,7 @@
 import sys
 from typing import NoReturn
 
-from aggmatch.cli import train, page, inference, experiments, report, bench  # isort: skip - the order of commands in the help
+from aggmatch.cli import train, page, inference, experiments, report, bench  # isort: skip - the order in the help
 from aggmatch.cli.app import app
 from aggmatch.console import print_plainly
 from aggmatch.errors import AggMatchError

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aggmatch.cli.app import Device, Set, app, gather
+from aggmatch.cli.app import AllowCode, Device, Set, app, gather
 from aggmatch.errors import AggMatchError
 
 if TYPE_CHECKING:
@@ -71,6 +71,38 @@ def label(
         listen(make_app(project, access), host, port, ready)
     finally:
         project.rounds.stop()
+
+
+@app.command()
+def serve(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    host: Host = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on.", min=0, max=65535, show_default="8000 or the next free one")
+    ] = None,
+    most_images: Annotated[int, typer.Option(help="Images of one request.", min=1)] = 64,
+    most_megabytes: Annotated[int, typer.Option(help="Megabytes of one request.", min=1)] = 32,
+    batch: Annotated[int, typer.Option(help="Images that are predicted together.", min=1)] = 32,
+    device: Device = None,
+    allow_code: AllowCode = None,
+) -> None:
+    """Serve a finished run's model over HTTP: POST images to /predict. See also /classes, /healthz, /openapi.json."""
+    try:
+        from aggmatch.page.listen import listen
+        from aggmatch.page.serving import load_engine, make_app
+    except ImportError as error:
+        raise missing(error) from None
+    from aggmatch.console import say
+
+    engine = load_engine(run, gather(device=device), allow_code or ())
+
+    def ready(chosen: int) -> None:
+        say(f"{', '.join(engine.classes)}: http://{host}:{chosen}/predict   (Ctrl-C stops it)")
+        if engine.name == "torch":
+            say(f"On a CPU it is faster after: aggmatch export {run}", error=True)
+
+    application = make_app(engine, most_images=most_images, most_megabytes=most_megabytes, batch=batch)
+    listen(application, host, port, ready, usual=8000)
 
 
 def default_out(folder: Path) -> Path:

@@ -1,27 +1,12 @@
 // The label page: lists of images, keys, selection, and what a user does with them.
 
 import { get, newId, post, reachable } from "./api.js";
-import { all, count, make, one, percent } from "./dom.js";
+import { all, count, make, one } from "./dom.js";
 import { Grid } from "./grid.js";
 import * as panels from "./panels.js";
 import { askClass } from "./dialogs.js";
+import { guessOf, LEADS, LISTS, NOTHING } from "./texts.js";
 
-const LISTS = {
-  label: [["queue", "To label"], ["labeled", "Labelled"], ["unsure", "Not sure"], ["skipped", "Skipped"], ["all", "All"]],
-  review: [["doubtful", "Doubtful"], ["wrong", "Wrong labels?"], ["confident", "Confident"]],
-};
-const LEADS = {
-  queue: "The images that teach most come first.",
-  doubtful: "Predictions with the least consensus come first. Give them a label.",
-  wrong: "Labels that other images contradict. Accept the other class, or press your own again to keep it.",
-  confident: "Predictions with the most consensus. Take the wrong ones out or correct them, then accept the others.",
-};
-const NOTHING = {
-  queue: "Nothing is left to label.",
-  wrong: "No label looks wrong.",
-  doubtful: "There are no predictions yet: train a model first.",
-  confident: "There are no predictions of this class.",
-};
 const BUSY = 700;
 const IDLE = 2500;
 
@@ -39,6 +24,7 @@ let shownResult = -1;
 
 const list = () => chosen[tab] ?? "queue";
 const inReview = () => tab === "review";
+const inBulk = () => list() === "confident"; // all are selected; keys correct the one under the cursor
 const box = one("#grid");
 const grid = new Grid(box, drawCell);
 
@@ -63,17 +49,12 @@ function update(answer) {
 }
 
 async function poll() {
-  let pause = IDLE;
-  try {
-    if (!document.hidden) {
-      update(await get(`/api/state${state ? `?since=${state.version}` : ""}`));
-      reachable(true);
-    }
-    if (state?.training.progress) pause = BUSY;
-  } catch {
-    reachable(false);
+  if (!document.hidden) {
+    const answer = await get(`/api/state${state ? `?since=${state.version}` : ""}`).catch(() => null);
+    reachable(answer !== null);
+    if (answer) update(answer);
   }
-  setTimeout(poll, pause);
+  setTimeout(poll, state?.training.progress ? BUSY : IDLE);
 }
 
 // Read the list; with keep, images that were handled here stay, so that one can go back to them.
@@ -90,6 +71,7 @@ async function load(keep = false) {
   const place = items.findIndex((item) => item.id === here);
   grid.setLength(items.length);
   select(keep && place >= 0 ? place : kept.length < items.length ? kept.length : 0);
+  if (inBulk()) DO.all();
   if (!keep) box.scrollTop = 0;
   showEmpty();
 }
@@ -102,10 +84,10 @@ function showEmpty() {
 // Drawing ----------------------------------------------------------------------------------------------------------
 
 const showsGuess = () => guessing || inReview();
-const guessOf = (item) => (item.guess ? `${item.guess} ${percent(item.prob)}${item.consensus ? ` · consensus ${percent(item.consensus)}` : ""}` : "no guess yet");
 
 function drawCell(cell, index) {
   const item = items[index];
+  if (!item) return;
   const picture = cell.firstElementChild;
   const address = `/thumbnail/${item.id}`;
   if (picture.getAttribute("src") !== address) {
@@ -120,7 +102,7 @@ function drawCell(cell, index) {
   all("span", cell).forEach((old) => old.remove());
   const word = item.label ?? item.mark;
   if (word) cell.append(make("span", { className: item.label ? "tag" : "tag mark" }, word));
-  if (showsGuess()) cell.append(make("span", { className: "hint" }, guessOf(item)));
+  if (showsGuess()) cell.append(make("span", { className: "hint" }, guessOf(item, "\n")));
   cell.setAttribute("aria-label", `image ${index + 1}${word ? `, ${word}` : ""}`);
 }
 
@@ -135,7 +117,7 @@ function showSingle() {
   if (picture.getAttribute("src") !== address) picture.src = address;
   const word = item.label ?? item.mark ?? "no label";
   const parts = [make("span", {}, `${cursor + 1} of ${items.length.toLocaleString("en")}`), make("b", {}, item.pending ? `${word} …` : word)];
-  if (showsGuess()) parts.push(make("span", {}, guessOf(item)));
+  if (showsGuess()) parts.push(make("span", {}, guessOf(item, " · ")));
   one("#single figcaption").replaceChildren(...parts);
   for (const next of items.slice(cursor + 1, cursor + 3)) new Image().src = `/photo/${next.id}`;
 }
@@ -157,7 +139,7 @@ function draw() {
   grid.redraw();
   showSingle();
   const accept = one('[data-do="accept"]');
-  const number = [...selected].filter((index) => items[index]?.guess).length;
+  const number = [...selected].filter((index) => items[index]?.guess && !(inBulk() && items[index].touched)).length;
   accept.disabled = !number;
   accept.lastChild.textContent = number > 1 ? ` Accept ${number}` : " Accept";
 }
@@ -217,7 +199,8 @@ function showTools(training) {
     options.replaceChildren(...training.classes.map((name) => make("option", { value: name }, name)));
   }
   one('[data-do="accept"]').hidden = !inReview();
-  one('[data-do="all"]').hidden = list() !== "confident";
+  one('[data-do="all"]').hidden = !inBulk();
+  one('[data-do="several"]').hidden = inBulk();
   one('[data-do="guess"]').hidden = inReview();
   one('[data-do="why"]').hidden = !training.explains;
 }
@@ -231,7 +214,8 @@ function select(index, { extend = false, toggle = false } = {}) {
     selected = new Set(Array.from({ length: end - first + 1 }, (_, k) => first + k));
   } else {
     anchor = cursor;
-    if (!toggle) selected = new Set([cursor]);
+    if (inBulk() && !toggle) selected = new Set(selected);
+    else if (!toggle) selected = new Set([cursor]);
     else if (!selected.delete(cursor)) selected.add(cursor);
   }
   if (!single) grid.show(cursor);
@@ -239,10 +223,12 @@ function select(index, { extend = false, toggle = false } = {}) {
 }
 
 function targets() {
+  if (inBulk()) return items.slice(cursor, cursor + 1);
   return [...selected].sort((a, b) => a - b).filter((index) => index < items.length).map((index) => items[index]);
 }
 
 function advance(done) {
+  if (inBulk()) return draw();
   const end = Math.max(...done.map((item) => items.indexOf(item)));
   const free = (item) => !item.label && !item.mark;
   let next = list() === "queue" ? items.findIndex((item, index) => index > end && free(item)) : end + 1;
@@ -275,8 +261,9 @@ async function save(event, touched) {
 function act(event) {
   const done = targets();
   if (!done.length || !state) return;
+  if (inBulk()) selected.delete(cursor);
   save(event, done);
-  advance(done);
+  if (!inBulk()) advance(done);
 }
 
 async function undo() {
@@ -290,7 +277,8 @@ async function undo() {
 }
 
 function accept() {
-  const done = targets().filter((item) => item.guess);
+  const open = inBulk() ? [...selected].map((index) => items[index]).filter((item) => !item.touched) : targets();
+  const done = open.filter((item) => item.guess);
   if (!inReview() || !done.length) return;
   const by = Map.groupBy ? Map.groupBy(done, (item) => item.guess) : new Map([...new Set(done.map((item) => item.guess))].map((name) => [name, done.filter((item) => item.guess === name)]));
   for (const [name, some] of by) save({ event: "label", class: name }, some);
@@ -323,6 +311,7 @@ async function rename(old) {
 function openList(name) {
   chosen[tab] = name;
   [items, several] = [[], false];
+  grid.setLength(0);
   showState();
   load();
 }
@@ -353,7 +342,7 @@ const DO = {
   view: () => openSingle(!single),
   guess: () => { guessing = !guessing; one('[data-do="guess"]').setAttribute("aria-pressed", guessing); draw(); },
   several: () => { several = !several; if (several) selected = new Set(); draw(); },
-  all: () => { selected = new Set(items.keys()); draw(); },
+  all: () => { selected = new Set([...items.keys()].filter((index) => !items[index].touched)); draw(); },
   accept,
   help: () => one("#help").showModal(),
   back: () => select(cursor - 1),
@@ -390,12 +379,12 @@ box.addEventListener("click", (event) => {
   if (!cell) return;
   const index = Number(cell.dataset.index);
   if (event.shiftKey) select(index, { extend: true });
-  else select(index, { toggle: several || event.ctrlKey || event.metaKey || list() === "confident" });
+  else select(index, { toggle: several || event.ctrlKey || event.metaKey || inBulk() });
 });
-box.addEventListener("dblclick", (event) => event.target.closest(".cell") && list() !== "confident" && openSingle(true));
+box.addEventListener("dblclick", (event) => event.target.closest(".cell") && !inBulk() && openSingle(true));
 for (const button of all("[data-do]")) button.addEventListener("click", () => { DO[button.dataset.do](); if (button.dataset.do === "several") button.setAttribute("aria-pressed", several); });
 for (const button of all("[data-tab]")) button.addEventListener("click", () => openTab(button.dataset.tab));
-one("#which select").addEventListener("change", () => { items = []; load(); });
+one("#which select").addEventListener("change", () => openList(list()));
 panels.setUp(update);
 
 document.body.dataset.tab = tab;
