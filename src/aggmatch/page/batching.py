@@ -44,6 +44,7 @@ class Batcher:
         self.task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Batcher":
+        self.queue = asyncio.Queue()  # belongs to one event loop
         self.task = asyncio.create_task(self.work())
         return self
 

@@ -112,6 +112,7 @@ class Rounds:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,  # Ctrl-C is for the server, which then ends the process
             )
         self.job = Job(kind, folder, process, labels)
 

@@ -84,19 +84,22 @@ class Image(NamedTuple):
     data: bytes
 
 
-def make_app(engine: Engine, *, most_images: int = 64, most_megabytes: int = 32, batch: int = 32) -> Starlette:
+def make_app(
+    engine: Engine, *, most_images: int = 64, most_megabytes: int = 32, batch: int = 32, waiting: int = 1024
+) -> Starlette:
     """Return the application that predicts.
 
     engine: see `load_engine`. most_images, most_megabytes: limits of one request. batch: images that are predicted
-    together.
+    together. waiting: images of all requests above which further ones are refused.
 
     Example: `uvicorn.run(make_app(load_engine(Path("runs/mine"))))`.
     """
-    service = Service(engine, most_images, most_megabytes * MEGABYTE, batch)
+    batcher = Batcher(engine.predict, most=batch, waiting=waiting)
+    service = Service(engine, most_images, most_megabytes * MEGABYTE, batcher)
 
     @asynccontextmanager
     async def running(_: Starlette) -> AsyncIterator[None]:
-        async with service.batcher:
+        async with batcher:
             yield
 
     routes = [
@@ -117,9 +120,9 @@ def refused(request: Request, error: Exception) -> Response:
 class Service:
     """The answers to requests."""
 
-    def __init__(self, engine: Engine, most_images: int, most_bytes: int, batch: int) -> None:
+    def __init__(self, engine: Engine, most_images: int, most_bytes: int, batcher: Batcher) -> None:
         self.engine, self.most_images, self.most_bytes = engine, most_images, most_bytes
-        self.batcher = Batcher(engine.predict, most=batch)
+        self.batcher = batcher
         self.budget = Budget()
         self.predicted = 0
 
