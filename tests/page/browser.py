@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PATIENCE = 90.0
+PATIENCE = 60.0
 """Seconds after which a condition counts as never true; the machine may be busy."""
 NAMED = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 SHIFT, CONTROL = 8, 2
@@ -87,6 +87,7 @@ class Browser:
             tab.call(f"{domain}.enable")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
         tab.call("Emulation.setDeviceMetricsOverride", **size)
+        tab.call("Emulation.setFocusEmulationEnabled", enabled=True)  # also for tabs in the background
         if phone:
             tab.call("Emulation.setTouchEmulationEnabled", enabled=True)
         tab.open(address)

@@ -348,8 +348,9 @@ class Project:
 
     def suggestions(self) -> dict[str, tuple[str, float, float]]:
         """Return id → what doubted labels should be, in the form of `guesses`."""
-        doubts, shown = self.rounds.checked()[1], self.index.shown
-        return {shown[doubt.name]: (doubt.suggested, doubt.score, 0.0) for doubt in doubts if doubt.name in shown}
+        shown = self.index.shown
+        found = [doubt for doubt in self.rounds.checked()[1] if doubt.name in shown]
+        return {shown[doubt.name]: (doubt.suggested, max(doubt.score, 0.0), 0.0) for doubt in found}
 
     def predictions(self, least: float = 0.0) -> dict[str, tuple[str, float]]:
         """Return file → class and probability: given labels with 1, predictions of at least this probability else."""

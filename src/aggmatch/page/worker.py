@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 PAUSE = 0.25
 """Seconds between two writes of the status."""
-SUGGESTED = 400
+SUGGESTED = 100
 """Images that are suggested at a time."""
 EXPLAINED_BY = 8
 """K."""
@@ -190,7 +190,7 @@ def check(run: Run, result: Result, features: Tensor, folder: Round, history: Pa
         Doubtful(
             result.names[doubt.index], result.classes[doubt.given], result.classes[doubt.suggested], float(doubt.score)
         )
-        for doubt in find_doubts(features, labeled.tolist(), labels.tolist(), torch.from_numpy(probs))
+        for doubt in find_doubts(features, labeled, labels, torch.from_numpy(probs))
     ]
     write_json(folder.checked, {"estimate": estimate, "doubts": doubts})
     if estimate:

@@ -64,10 +64,14 @@ async function load(keep = false) {
   if (name !== list()) return;
   const here = items[cursor]?.id;
   const known = new Map(items.map((item) => [item.id, item]));
-  const fresh = answer.items.map(([id, label, mark, guess, prob, consensus]) => ({ ...known.get(id), id, label, mark, guess, prob, consensus }));
+  const fresh = answer.items.map(([id, label, mark, guess, prob, consensus]) => {
+    const item = known.get(id) ?? { id }; // the same object: a change that is being saved refers to it
+    if (!item.pending) Object.assign(item, { label, mark });
+    return Object.assign(item, { guess, prob, consensus, touched: keep && item.touched });
+  });
   const ids = new Set(fresh.map((item) => item.id));
   const kept = keep ? items.filter((item) => item.touched && !ids.has(item.id)) : [];
-  items = [...kept, ...fresh.map((item) => (keep ? item : { ...item, touched: false }))];
+  items = [...kept, ...fresh];
   const place = items.findIndex((item) => item.id === here);
   grid.setLength(items.length);
   select(keep && place >= 0 ? place : kept.length < items.length ? kept.length : 0);
@@ -318,7 +322,7 @@ function openList(name) {
 
 function openTab(name) {
   tab = name;
-  document.body.dataset.tab = name;
+  document.body.dataset.view = name;
   for (const button of all("[data-tab]")) {
     if (button.dataset.tab === name) button.setAttribute("aria-current", "page");
     else button.removeAttribute("aria-current");
@@ -387,7 +391,7 @@ for (const button of all("[data-tab]")) button.addEventListener("click", () => o
 one("#which select").addEventListener("change", () => openList(list()));
 panels.setUp(update);
 
-document.body.dataset.tab = tab;
+document.body.dataset.view = tab;
 update(await get("/api/state"));
 if (!items.length) await load();
 draw();
