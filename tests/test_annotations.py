@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggmatch.annotations import Annotations, State, encode, parse, replay, valid_events
+from aggmatch.annotations import Annotations, Event, State, encode, parse, replay, valid_events
 from aggmatch.errors import AggMatchError
 
 NAMES = st.sampled_from(["rose", "tulip", "<img src=x onerror=alert(1)>", "Gänseblümchen"])
@@ -25,7 +25,7 @@ ACTIONS = st.one_of(
 )
 
 
-def label(file: str, name: str) -> dict[str, object]:
+def label(file: str, name: str) -> Event:
     return {"event": "label", "files": [file], "class": name}
 
 
@@ -127,8 +127,8 @@ def test_a_file_that_was_edited_by_hand_is_read_again(path: Path):
 
 def test_the_same_event_is_written_once(path: Path):
     notes = Annotations(path)
-    assert notes.add(label("1.jpg", "rose") | {"id": "a"})
-    assert not notes.add(label("1.jpg", "tulip") | {"id": "a"})
+    assert notes.add({**label("1.jpg", "rose"), "id": "a"})
+    assert not notes.add({**label("1.jpg", "tulip"), "id": "a"})
     assert len(path.read_text().splitlines()) == 1
 
 

@@ -209,7 +209,7 @@ def test_the_estimate_comes_with_its_interval_and_a_sentence(trained: Project):
     assert estimate["labels"] == estimate["tested"] == 12
     assert estimate["low"] < estimate["accuracy"] < estimate["high"]
     assert training["history"] == [estimate]
-    assert "One estimate" in training["advice"]
+    assert "too few labels" in training["advice"]
 
 
 def test_training_is_due_after_enough_new_labels(trained: Project):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.page.browser import wait
-from tests.page.conftest import CHANGES, true_class
+from tests.page.conftest import BACKBONE, CHANGES, true_class
 
 from aggmatch.annotations import label_event, replay
 from aggmatch.errors import AggMatchError
@@ -44,7 +44,7 @@ def test_a_round_is_an_ordinary_run_with_a_result_for_the_page(rounds: Rounds, t
     assert len(rounds.suggested()) == 22
     assert rounds.history()[0].labels == 8
     assert rounds.done
-    assert read_run(rounds.done.run, allow=[CHANGES[0][1]["model.name"]]).labels == 8
+    assert read_run(rounds.done.run, allow=[BACKBONE]).labels == 8
     again = Rounds(tmp_path / "out", rounds.images, CHANGES)
     assert again.result
     assert again.checked() == rounds.checked()

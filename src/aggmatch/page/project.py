@@ -239,7 +239,7 @@ class Project:
 
     def training(self) -> dict[str, Any]:
         """Return progress, estimate and history of training."""
-        estimate, doubts = self.rounds.checked()
+        estimate, _ = self.rounds.checked()
         result, history = self.rounds.result, self.rounds.history()
         return {
             "version": self.rounds.version,
@@ -252,9 +252,9 @@ class Project:
             "classes": result.classes if result else [],
             "explains": bool(result and result.why),
             "estimate": estimate and {**estimate._asdict(), "accuracy": estimate.accuracy},
-            "doubts": len(doubts),
+            "doubts": len(self.doubted()),
             "history": [{**each._asdict(), "accuracy": each.accuracy} for each in history],
-            "advice": advice(history),
+            "advice": advice(estimate),
         }
 
     def problems(self, missing: int) -> list[str]:

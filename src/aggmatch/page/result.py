@@ -48,6 +48,8 @@ class Estimate(NamedTuple):
     low: float
     high: float
     """95 % interval."""
+    gain: float | None = None
+    """Points that the last doubling of the labels added, by a simple classifier; None if there are too few labels."""
 
     @property
     def accuracy(self) -> float:

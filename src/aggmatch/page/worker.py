@@ -28,7 +28,7 @@ from aggmatch.files import cache_folder
 from aggmatch.methods import load_method
 from aggmatch.models import build_network
 from aggmatch.models.pretrained import freeze, load_pretrained
-from aggmatch.page.crossval import cross_validate
+from aggmatch.page.crossval import cross_validate, gain_of_doubling
 from aggmatch.page.result import Doubtful, Estimate, Result, Round, write_json
 from aggmatch.progress import Progress, listening
 from aggmatch.runs.stats import wilson
@@ -186,6 +186,7 @@ def check(run: Run, result: Result, features: Tensor, folder: Round, history: Pa
     for position, row in unseen.items():
         probs[position] = row
     estimate = measure(run.data, run, unseen, dict(zip(labeled.tolist(), labels.tolist(), strict=True)))
+    estimate = estimate and estimate._replace(gain=gain_of_doubling(features[labeled], labels))
     doubts = [
         Doubtful(
             result.names[doubt.index], result.classes[doubt.given], result.classes[doubt.suggested], float(doubt.score)
