@@ -20,7 +20,7 @@ LAYERS = [
     ["errors"],
     ["files", "validate"],
     ["config", "devices", "recipes", "registry", "signals"],
-    ["cache", "functional", "progress", "tables"],
+    ["annotations", "cache", "functional", "progress", "tables"],
     ["kernels"],
     ["data", "models"],
     ["augment", "methods"],
@@ -33,7 +33,7 @@ LAYERS = [
     ["bench", "console", "report"],
     ["notebook"],
     ["classifier"],
-    ["experiments"],
+    ["experiments", "page"],
     ["cli"],
     ["__main__"],
 ]

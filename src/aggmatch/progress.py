@@ -4,14 +4,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from datetime import timedelta
 
 Progress = Callable[[int, int], None]
 """Progress callback: takes what is done so far and the total, in bytes of a download or in images."""
+LISTENER: ContextVar[Callable[[str], Progress] | None] = ContextVar("LISTENER", default=None)
+"""What `listening` was given."""
 
 
 def following(progress: Progress | None, title: str, unit: str) -> AbstractContextManager[Progress]:
-    """Within, the given callback, or that of a progress bar with a title if it is None; see `progress_bar`."""
+    """Within, the given callback; if it is None, that of `listening`, or of a progress bar with a title."""
+    if not progress and (listener := LISTENER.get()):
+        progress = listener(title)
     return nullcontext(progress) if progress else progress_bar(title, unit)
 
 
@@ -33,6 +38,19 @@ class Lines:
         left = timedelta(seconds=round((now - self.started) * (total - done) / done))
         print(f"{self.title}: {100 * done // total} %, about {left} left", file=sys.stderr, flush=True)
         self.due = now + self.NEXT
+
+
+@contextmanager
+def listening(listener: Callable[[str], Progress]) -> Iterator[None]:
+    """Within, work that would show a progress bar calls what `listener` returns for its title instead.
+
+    Example: `with listening(lambda title: lambda done, total: print(title, done, total)): load("photos")`.
+    """
+    token = LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        LISTENER.reset(token)
 
 
 @contextmanager

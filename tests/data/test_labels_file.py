@@ -72,7 +72,7 @@ def test_a_file_that_is_listed_twice_with_one_label_is_no_contradiction(tmp_path
 def test_a_missing_table_and_another_format_are_errors(tmp_path):
     with pytest.raises(AggMatchError, match=r"There is no table of labels .*gone\.csv"):
         read_labels(tmp_path / "gone.csv")
-    with pytest.raises(AggMatchError, match=r"must end in \.csv or \.tsv, got .*labels\.xlsx"):
+    with pytest.raises(AggMatchError, match=r"must end in \.csv, \.tsv or \.jsonl, got .*labels\.xlsx"):
         read_labels(tmp_path / "labels.xlsx")
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(AggMatchError, match=r"Cannot read .*folder\.csv: not a regular file"):
@@ -111,3 +111,11 @@ def test_missing_files_are_named_with_what_they_could_be(tmp_path):
         assert found(tmp_path, ["a.jpg", "deep/b.jpg"], "a.jpg", "b.jpg") == ["a.jpg"]
     with pytest.raises(AggMatchError, match=r"5 files of labels\.csv .*: 0\.gif, 1\.gif, 2\.gif and 2 more"):
         found(tmp_path, ["a.jpg"], *(f"{k}.gif" for k in range(5)))
+
+
+def test_the_log_of_the_label_page_is_a_table_of_labels(tmp_path):
+    table = tmp_path / "labels.jsonl"
+    events = ['{"event": "label", "files": ["1.png", "2.png"], "class": "rose"}', "no event", '{"event": "undo"}']
+    table.write_text("\n".join([events[0], *events]))
+    with pytest.warns(UserWarning, match=r"line 3 \(it is not JSON\)"):
+        assert [(row.file, row.label) for row in read_labels(table)] == [("1.png", "rose"), ("2.png", "rose")]

@@ -3,12 +3,12 @@
 import sys
 from typing import NoReturn
 
-from aggmatch.cli import train, labels, inference, experiments, report, bench  # isort: skip - the order of commands in the help
+from aggmatch.cli import train, labels, page, inference, experiments, report, bench  # isort: skip - the order in the help
 from aggmatch.cli.app import app
 from aggmatch.console import complain, print_plainly
 from aggmatch.errors import AggMatchError
 
-__all__ = ["app", "bench", "experiments", "inference", "labels", "main", "report", "train"]
+__all__ = ["app", "bench", "experiments", "inference", "labels", "main", "page", "report", "train"]
 
 
 def main() -> None:

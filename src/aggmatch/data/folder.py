@@ -20,8 +20,8 @@ from aggmatch.tables import plural
 
 UNLABELED, TRAIN, TEST = ("unlabeled", "unlabelled"), ("train",), ("test", "val", "valid", "validation")
 """Folder names that are not classes, in upper or lower case. The first of TEST that exists holds the test images."""
-TABLE = "labels.csv"
-"""The table of labels of a folder that has no folders of classes."""
+TABLE, EVENTS = "labels.csv", "labels.jsonl"
+"""The table of labels of a folder that has no folders of classes; the second is the log of `aggmatch label`."""
 
 
 class Labeled(NamedTuple):
@@ -176,8 +176,8 @@ def warn_about_loose_images(*folders: Path) -> None:
 
 def own_table(path: Path) -> Path | None:
     """Return the table of labels in a folder without folders of classes; None if it has none."""
-    table = path / TABLE
-    return table if table.is_file() and len(folders_of_classes(path, training_root(path))) < 2 else None
+    tables = [path / name for name in (EVENTS, TABLE) if (path / name).is_file()]
+    return tables[0] if tables and len(folders_of_classes(path, training_root(path))) < 2 else None
 
 
 def table_layout(path: Path, table: Path) -> Layout:

@@ -1,7 +1,8 @@
 """Labels from a table: which file has which label.
 
-The table is a CSV file with the columns `file` and `label`. An empty label, or no row at all, means that an image has
-no label. Another format needs one more line in `READERS`.
+The table is a CSV file with the columns `file` and `label`, or the log of events that `aggmatch label` writes
+(`aggmatch.annotations`). An empty label, or no row at all, means that an image has no label. Another format needs one
+more line in `READERS`.
 """
 
 import csv
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from aggmatch.annotations import parse, replay
 from aggmatch.data.decode import open_regular, printable
 from aggmatch.data.pixels import some_of
 from aggmatch.errors import AggMatchError
@@ -30,7 +32,7 @@ class LabelRow(NamedTuple):
     label: str
     """Empty if the image has no label."""
     line: int
-    """Where it stands in the table, for messages."""
+    """Where it stands in the table, for messages; 0 in a log of events."""
 
 
 def read_labels(path: Path) -> list[LabelRow]:
@@ -42,7 +44,8 @@ def read_labels(path: Path) -> list[LabelRow]:
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise AggMatchError(f"A table of labels must end in {' or '.join(READERS)}, got {printable(path)}.")
+        *others, last = READERS
+        raise AggMatchError(f"A table of labels must end in {', '.join(others)} or {last}, got {printable(path)}.")
     try:
         with open_regular(path) as stream:
             rows = reader(stream.read(), path)
@@ -71,7 +74,20 @@ def read_csv(data: bytes, path: Path) -> list[LabelRow]:
         raise AggMatchError(f"Cannot read {path}, line {lines.line_num}: {error}.") from None
 
 
-READERS: Mapping[str, Callable[[bytes, Path], list[LabelRow]]] = {".csv": read_csv, ".tsv": read_csv}
+def read_events(data: bytes, path: Path) -> list[LabelRow]:
+    """Return the labels that a log of events gives; a warning names its lines that cannot be used."""
+    events, problems = parse(data)
+    if problems:
+        lines = [f"line {problem.line} ({problem.reason})" for problem in problems]
+        warnings.warn(f"Left out of {path}: {some_of(lines)}.", stacklevel=4)
+    return [LabelRow(file, name, 0) for file, name in replay(events).labels.items()]
+
+
+READERS: Mapping[str, Callable[[bytes, Path], list[LabelRow]]] = {
+    ".csv": read_csv,
+    ".tsv": read_csv,
+    ".jsonl": read_events,
+}
 """End of the file name → the function that reads such a table."""
 
 

@@ -1,0 +1,37 @@
+"""Whether more labels are worth it: one sentence."""
+
+from aggmatch.page.result import Estimate
+
+SMALL_GAIN = 1.0
+"""Points that are not worth twice as many labels."""
+
+
+def advice(estimate: Estimate | None) -> str:
+    """Return a sentence on whether more labels are worth it.
+
+    It rests on what the second half of the labels added, not on earlier estimates: those were measured on other images,
+    and images that are suggested later are harder.
+
+    Example: `advice(None)` says that there is no estimate yet.
+    """
+    if estimate is None:
+        return "No estimate yet: label at least two images of each of two classes, then train."
+    half = (estimate.high - estimate.low) / 2
+    if estimate.gain is None:
+        return (
+            f"There are too few labels to say what more would bring; the estimate is uncertain by ±{half:.0f} points. "
+            f"Label {more(estimate.labels)} more images."
+        )
+    gain = min(estimate.gain, 100 - estimate.accuracy)
+    if gain < SMALL_GAIN:
+        return (
+            f"More labels change little now: {2 * estimate.labels} labels would add less than {SMALL_GAIN:.0f} point. "
+            f"Look at the review instead."
+        )
+    sure = "" if gain > half else f" The estimate itself is uncertain by ±{half:.0f} points, so this is a rough guess."
+    return f"More labels are worth it: {2 * estimate.labels} labels would add up to {gain:.0f} points.{sure}"
+
+
+def more(labels: int) -> int:
+    """Return how many labels to add next: half as many again, a round number."""
+    return max(10, round(labels / 20) * 10)

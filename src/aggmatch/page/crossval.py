@@ -1,0 +1,119 @@
+"""Predictions of labelled images by models that did not see their label, and what more labels would bring.
+
+Shapes: N images, L labelled images, D features, Y classes.
+"""
+
+import dataclasses
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from aggmatch.data import Split
+from aggmatch.evaluation import predict
+from aggmatch.models.pretrained import Standardize
+from aggmatch.progress import Progress
+from aggmatch.training.inputs import Inputs
+from aggmatch.training.optim import copy_buffers
+from aggmatch.training.run import Run
+from aggmatch.training.trainer import Trainer
+
+FOLDS = 5
+SHARE = 3
+"""A model of cross-validation is trained for one in so many steps of the run."""
+
+
+REPEATS = 3
+FEWEST = 15
+"""Labels below which nothing is said about twice as many."""
+
+
+class Again(Trainer):
+    """Trains on fewer labels of a run, with the features that the run has in memory."""
+
+    def __init__(self, run: Run, split: Split, features: Tensor) -> None:
+        self.known = run.state.inputs
+        self.fitted = features
+        steps = max(run.settings.train.steps // SHARE, 1)
+        settings = dataclasses.replace(run.settings, train=dataclasses.replace(run.settings.train, steps=steps))
+        frozen = run.state.online.frozen
+        assert frozen is not None, "cross-validation needs a frozen backbone"
+        super().__init__(settings, run.data, split, run.state.device, frozen.state_dict())
+
+    def build_inputs(self, data: object, split: Split) -> Inputs:
+        """Return the inputs of the run; only the standardisation belongs to the new networks."""
+        assert isinstance(self.online.backbone, Standardize)
+        self.online.backbone.fit(self.fitted)
+        copy_buffers(self.average, self.online)
+        return self.known
+
+
+def cross_validate(run: Run, features: Tensor, progress: Progress) -> dict[int, NDArray[np.float32]]:
+    """Return position → class probabilities (Y,) of labelled images, by models that learned from the others.
+
+    features: (N, D). The only label of a class is never left out. Empty if no class has two labels.
+    """
+    folds = [fold for fold in assign_folds(run.split.labels) if len(fold)]
+    found: dict[int, NDArray[np.float32]] = {}
+    for number, fold in enumerate(folds):
+        kept = torch.ones(len(run.split.labels), dtype=torch.bool)
+        kept[fold] = False
+        split = dataclasses.replace(run.split, labeled=run.split.labeled[kept], labels=run.split.labels[kept])
+        trainer = Again(run, split, features)
+        steps = trainer.settings.train.steps
+        for step in range(steps):
+            trainer.step()
+            progress(number * steps + step + 1, len(folds) * steps)
+        left_out = run.split.labeled[fold]
+        method = trainer.method
+        with torch.no_grad():
+            method.prepare(trainer.evaluated.eval(), features[split.labeled].to(trainer.device), trainer.labels)
+        probs = predict(method, trainer.evaluated, features[left_out], threads=trainer.threads).numpy()
+        found |= dict(zip(left_out.tolist(), probs, strict=True))
+    return found
+
+
+def gain_of_doubling(feature_LD: Tensor, labels: Tensor) -> float | None:
+    """Return by how many points logistic regression is better with all labels than with half of them.
+
+    feature_LD, labels: of the labelled images. Both are measured on images that were left out, several times, with
+    random halves of each class. None if there are too few labels. Learning from unlabelled images as well, a method
+    gains less.
+
+    Example: `gain_of_doubling(features[split.labeled], split.labels)`.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    values, known = F.normalize(feature_LD.float(), dim=1).numpy(), labels.numpy()
+    generator = np.random.default_rng(0)
+    right, tested = np.zeros(2), 0
+    for fold in [fold.numpy() for fold in assign_folds(labels) if len(fold)] * REPEATS:
+        kept = np.setdiff1d(np.arange(len(known)), fold)
+        shuffled = generator.permutation(kept)
+        rank = np.array([(known[shuffled[:place]] == known[one]).sum() for place, one in enumerate(shuffled)])
+        sizes = np.bincount(known[kept])
+        half = shuffled[rank < np.ceil(sizes[known[shuffled]] / 2)]
+        tested += len(fold)
+        for number, chosen in enumerate((half, kept)):
+            learner = LogisticRegression(C=100, max_iter=1000).fit(values[chosen], known[chosen])
+            right[number] += (learner.predict(values[fold]) == known[fold]).sum()
+    return 100 * float(right[1] - right[0]) / tested if tested >= FEWEST * REPEATS else None
+
+
+def assign_folds(labels: Tensor) -> list[Tensor]:
+    """Return positions among the labels, in folds with about equally many of each class; single labels are left out.
+
+    Example: `assign_folds(torch.tensor([0, 0, 1]))` puts positions 0 and 1 into two folds.
+    """
+    folds: list[list[int]] = [[] for _ in range(FOLDS)]
+    following = 0
+    for label in labels.unique().tolist():
+        members = (labels == label).nonzero().flatten().tolist()
+        if len(members) < 2:
+            continue
+        for position in members:
+            folds[following % FOLDS].append(position)
+            following += 1
+    return [torch.tensor(fold, dtype=torch.int64) for fold in folds]

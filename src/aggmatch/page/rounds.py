@@ -1,0 +1,202 @@
+"""Rounds of training: one process at a time, its progress, and what it left behind."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aggmatch.annotations import State, encode, label_event
+from aggmatch.errors import AggMatchError
+from aggmatch.files import make_folder, write_atomically
+from aggmatch.page.result import Doubtful, Estimate, Result, Round, read_json, write_json
+
+KEPT = 3
+"""Rounds whose folders are kept; older ones of the page itself are removed."""
+LAST_LINES = 5
+
+
+@dataclass
+class Job:
+    """A process that prepares or trains."""
+
+    kind: str
+    folder: Round
+    process: subprocess.Popen[bytes]
+    labels: int
+    """Labels that it learns from."""
+
+
+class Rounds:
+    """Starts and follows the processes of a project.
+
+    out: folder of the rounds; images: folder of the images. changes: layers of settings, as (source, dotted values).
+
+    Example: `rounds.train(state)`, and some seconds later `rounds.progress()` and `rounds.result`.
+    """
+
+    def __init__(self, out: Path, images: Path, changes: Sequence[tuple[str, Mapping[str, Any]]] = ()) -> None:
+        self.out, self.images, self.changes = out, images, list(changes)
+        self.history_file = out / "history.jsonl"
+        self.suggestions = out / "suggestions.json"
+        self.job: Job | None = None
+        self.failure = ""
+        """Why the last process failed; empty if it did not."""
+        self.result: Result | None = None
+        self.done: Round | None = None
+        """The round of the result."""
+        self.version = 0
+        """Grows with every new result, check or suggestion."""
+        self.stamps: tuple[object, ...] = ()
+        for folder in reversed(self.folders()):
+            if self.load(folder):
+                break
+        self.stamps = self.current_stamps()
+
+    def folders(self) -> list[Round]:
+        """Return the rounds, oldest first."""
+        found = self.out.glob("[0-9]*") if self.out.is_dir() else []
+        return [Round(path) for path in sorted(found) if path.name.isdecimal() and path.is_dir()]
+
+    def load(self, folder: Round) -> bool:
+        """Take over the result of a round; return whether it has one."""
+        result = Result.read(folder)
+        if result:
+            self.result, self.done = result, folder
+            self.version += 1
+        return result is not None
+
+    # Processes ----------------------------------------------------------------------------------------------------
+
+    @property
+    def training(self) -> bool:
+        """Whether a process is training now."""
+        return self.job is not None and self.job.kind == "train"
+
+    def prepare(self, files: Sequence[str]) -> None:
+        """Begin to compute features and first suggestions in the background."""
+        if self.job is None:
+            folder = Round(make_folder(self.out / "preparation"))
+            self.begin("prepare", folder, 0, {"files": list(files), "suggestions": str(self.suggestions)})
+
+    def train(self, state: State) -> None:
+        """Begin to train on the labels so far; a preparation ends then: what it computed is cached."""
+        if self.training:
+            raise AggMatchError("A model is being trained already. Wait until it ends, or stop it.")
+        if len(set(state.labels.values())) < 2:
+            raise AggMatchError("Label images of at least two classes first.")
+        self.stop()
+        number = max((folder.number for folder in self.folders()), default=0) + 1
+        folder = Round(make_folder(self.out / f"{number:04d}"))
+        by_class: dict[str, list[str]] = {}
+        for file, name in state.labels.items():
+            by_class.setdefault(name, []).append(file)
+        events = b"".join(encode(label_event(files, name)) for name, files in by_class.items())
+        write_atomically(folder.labels, events)
+        self.begin("train", folder, len(state.labels), {"history": str(self.history_file)})
+
+    def begin(self, kind: str, folder: Round, labels: int, more: Mapping[str, Any]) -> None:
+        """Start a process."""
+        file = folder.path / "job.json"
+        job = {"kind": kind, "round": str(folder.path), "folder": str(self.images), "changes": self.changes, **more}
+        write_json(file, job)
+        folder.status.unlink(missing_ok=True)
+        self.failure = ""
+        with folder.log.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "aggmatch.page.worker", str(file)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the server, which then ends the process
+            )
+        self.job = Job(kind, folder, process, labels)
+
+    def stop(self) -> None:
+        """End the process, if there is one, and wait for that."""
+        if self.job is None:
+            return
+        self.job.process.terminate()
+        try:
+            self.job.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.job.process.kill()
+            self.job.process.wait()
+        self.job = None
+
+    def follow(self) -> None:
+        """Take over what the process has written, and notice its end."""
+        stamps = self.current_stamps()
+        if self.job and self.job.kind == "train" and self.done != self.job.folder and stamps != self.stamps:
+            self.load(self.job.folder)
+        if stamps != self.stamps:
+            self.stamps, self.version = stamps, self.version + 1
+        if self.job is None or (code := self.job.process.poll()) is None:
+            return
+        job, self.job = self.job, None
+        if code:
+            what = "Training" if job.kind == "train" else "Computing features"
+            self.failure = f"{what} failed: {failure_of(job, code)}"
+        elif job.kind == "train":
+            self.load(job.folder)
+            self.remove_old()
+        self.version += 1
+
+    def current_stamps(self) -> tuple[object, ...]:
+        """Return what changes when the process has written something new."""
+        folder = self.job.folder if self.job else self.done
+        files = [self.suggestions, *([folder.result, folder.checked] if folder else [])]
+        return tuple((file, file.stat().st_mtime_ns) for file in files if file.exists())
+
+    def remove_old(self) -> None:
+        """Remove the oldest rounds."""
+        for folder in self.folders()[:-KEPT]:
+            shutil.rmtree(folder.path, ignore_errors=True)
+
+    # What is known ------------------------------------------------------------------------------------------------
+
+    def progress(self) -> dict[str, Any] | None:
+        """Return stage, done and total of the running process; None if there is none."""
+        if self.job is None:
+            return None
+        status = read_json(self.job.folder.status) or {}
+        start = {"stage": "Starting", "done": 0, "total": 0}
+        return {"kind": self.job.kind, "labels": self.job.labels, **start, **status}
+
+    def checked(self) -> tuple[Estimate | None, list[Doubtful]]:
+        """Return the estimated accuracy of the result, if there is one, and the labels that may be wrong."""
+        found = (read_json(self.done.checked) if self.done else None) or {}
+        with suppress(TypeError, KeyError):
+            estimate = found["estimate"]
+            return estimate and Estimate(*estimate), [Doubtful(*doubt) for doubt in found["doubts"]]
+        return None, []
+
+    def history(self) -> list[Estimate]:
+        """Return all estimates so far."""
+        found = []
+        with suppress(OSError):
+            for line in self.history_file.read_bytes().splitlines():
+                with suppress(ValueError, TypeError):  # a line that a kill cut short
+                    found.append(Estimate(*json.loads(line)))
+        return found
+
+    def suggested(self) -> list[str]:
+        """Return the paths of the images that teach most."""
+        if self.result and self.result.order:
+            return [self.result.names[position] for position in self.result.order]
+        names: list[str] = (read_json(self.suggestions) or {}).get("names", [])
+        return names
+
+
+def failure_of(job: Job, code: int) -> str:
+    """Return why a process failed: its own words, or the end of its output."""
+    error = (read_json(job.folder.status) or {}).get("error")
+    if error:
+        return str(error)
+    lines = job.folder.log.read_text(encoding="utf-8", errors="replace").splitlines() if job.folder.log.exists() else []
+    ended = f"it was ended by signal {-code}" if code < 0 else f"it ended with code {code}"
+    return f"{ended}. {' '.join(lines[-LAST_LINES:])}".strip()

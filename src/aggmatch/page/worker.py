@@ -1,0 +1,235 @@
+"""The process behind the page: prepares features, or trains one round and writes what the page shows.
+
+`python -m aggmatch.page.worker JOB.json` runs it. Shapes: N images, D features, Y classes, K stored examples.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from aggmatch.active import find_doubts, suggest
+from aggmatch.augment.views import Augmenter
+from aggmatch.cache import Cache
+from aggmatch.config import Layer
+from aggmatch.data import DataSet, load
+from aggmatch.devices import choose_device
+from aggmatch.errors import AggMatchError
+from aggmatch.evaluation import predict
+from aggmatch.features import PLAIN, FeatureStore
+from aggmatch.files import cache_folder
+from aggmatch.methods import load_method
+from aggmatch.models import build_network
+from aggmatch.models.pretrained import freeze, load_pretrained
+from aggmatch.page.crossval import cross_validate, gain_of_doubling
+from aggmatch.page.result import Doubtful, Estimate, Result, Round, write_json
+from aggmatch.progress import Progress, listening
+from aggmatch.runs.stats import wilson
+from aggmatch.settings import RunSettings, resolve
+from aggmatch.training.inputs import FeatureInputs
+from aggmatch.training.run import Run, start
+
+if TYPE_CHECKING:
+    from aggmatch.methods.base import Explainer
+
+PAUSE = 0.25
+"""Seconds between two writes of the status."""
+SUGGESTED = 100
+"""Images that are suggested at a time."""
+EXPLAINED_BY = 8
+"""K."""
+BATCH = 500
+FEWEST = 5
+"""Images below which an accuracy is not worth showing."""
+
+
+class Status:
+    """Writes how far the process is, a few times per second."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.written = path, 0.0
+
+    def stage(self, title: str) -> Progress:
+        """Begin a stage; return its progress callback."""
+        self.write(title, 0, 0)
+
+        def report(done: int, total: int) -> None:
+            if time.monotonic() - self.written > PAUSE or done == total:
+                self.write(title, done, total)
+
+        return report
+
+    def write(self, title: str, done: int, total: int) -> None:
+        """Write the status now."""
+        self.written = time.monotonic()
+        write_json(self.path, {"stage": title, "done": done, "total": total})
+
+
+def settings_of(folder: str, labels: Path | None, changes: Iterable[tuple[str, dict[str, Any]]]) -> RunSettings:
+    """Return the settings of a round: the recipe of own images, all labels for training, then the user's changes."""
+    own = {"data.name": folder, "data.holdout": 0, "runtime.snapshots": [1.0], "train.evaluate_every": 2**20}
+    if labels:
+        own["data.labels_file"] = str(labels)
+    return resolve([Layer("the label page", own), *(Layer(source, values) for source, values in changes)])
+
+
+# Before the first labels ------------------------------------------------------------------------------------------
+
+
+def prepare(settings: RunSettings, pixels: Tensor, names: list[str], out: Path) -> None:
+    """Write which images to label first, then compute the features that training will need, so that it starts at once.
+
+    out: the file of the suggestions.
+    """
+    device = choose_device(settings.runtime.device)
+    network = build_network(
+        settings.model.name, channels=pixels.shape[1], classes=2, use="frozen", side=settings.model.side
+    )
+    assert network.frozen is not None, "only a frozen backbone has features"
+    load_pretrained(network.frozen, settings.model.name, settings.model.weights)
+    freeze(network.frozen)
+    network.normalize_by(pixels)
+    network.to(device)
+    cache = Cache(cache_folder(settings.runtime.cache_dir) / "features")
+    store = FeatureStore(network, Augmenter(settings.views, mirror=True), cache)
+    order = suggest(store.plain(pixels), [], min(SUGGESTED, len(pixels)))
+    write_json(out, {"names": [names[position] for position in order]})
+    views = load_method(settings.method_name).views
+    store.views(pixels, dict.fromkeys({*views.labeled, *views.unlabeled} - {PLAIN}, settings.views.cached))
+
+
+def read_pixels(settings: RunSettings, files: list[str]) -> tuple[Tensor, list[str]]:
+    """Return the pixels of the files that can be read, and their paths."""
+    from aggmatch.data.decode import printable
+    from aggmatch.data.pixels import decode_all
+
+    root = Path(settings.data.name)
+    cache = Cache(cache_folder(settings.runtime.cache_dir) / "images")
+    pixels, kept = decode_all([root / file for file in files], settings.data.side, 3, root=root, cache=cache)
+    return pixels, [printable(files[position]) for position in kept]
+
+
+# A round of training ----------------------------------------------------------------------------------------------
+
+
+def train(settings: RunSettings, folder: Round, history: Path, status: Status) -> None:
+    """Train on the labels of a round and write its result; then check it by cross-validation."""
+    data = settings.data
+    images = load(
+        data.name,
+        side=data.side,
+        holdout=data.holdout,
+        labels_file=data.labels_file,
+        cache_dir=settings.runtime.cache_dir,
+    )
+    run = start(settings, folder.run, data=images)
+    report = status.stage("Training")
+    for record in run.train():
+        report(record["step"], settings.train.steps)
+    features = run.state.inputs.plain.cpu() if isinstance(run.state.inputs, FeatureInputs) else None
+    status.stage("Predicting")
+    result = make_result(run, features)
+    result.write(folder)
+    if features is not None:
+        check(run, result, features, folder, history, status)
+    else:
+        write_json(folder.checked, {"estimate": None, "doubts": []})
+
+
+@torch.no_grad()
+def make_result(run: Run, features: Tensor | None) -> Result:
+    """Return predictions, explanations and suggestions for all training images.
+
+    features: (N, D), of a frozen backbone; None if there is none.
+    """
+    state, images = run.state, run.data.train
+    inputs = images.pixels if features is None else features
+    probs = predict(state.method, state.evaluated, inputs, threads=state.threads).numpy()
+    explainer = state.method.explainer()
+    why = explain_all(run, inputs, explainer) if explainer else {}
+    consensus = why.pop("consensus") if why else probs.max(1)
+    labeled = run.split.labeled.tolist()
+    count = min(SUGGESTED, len(images) - len(labeled))
+    order = [] if features is None else suggest(features, labeled, count, probs_NY=torch.from_numpy(probs))
+    return Result(list(run.data.classes), list(images.names), probs, consensus, order, len(labeled), why)
+
+
+def explain_all(run: Run, inputs: Tensor, explainer: "Explainer") -> dict[str, NDArray[Any]]:
+    """Return consensus, votes and the stored examples with most weight, for all images; see `Result.why`."""
+    network, examples = run.state.online.eval(), explainer.examples()
+    held, device = examples.probs.argmax(1), run.state.device
+    parts: dict[str, list[Tensor]] = {}
+    for part in inputs.split(BATCH):
+        output = network(part.to(device))
+        own = output.logits.softmax(-1)
+        refined = explainer.refine(output.feature, own)
+        share, slot = explainer.attention(output.feature, own).share["all"].topk(min(EXPLAINED_BY, examples.filled))
+        found = {"consensus": refined.confidence, "votes": refined.vote, "refined": refined.probs, "share": share}
+        found |= {"source": examples.source[slot], "held": held[slot], "given": examples.given[slot]}
+        for name, tensor in found.items():
+            parts.setdefault(name, []).append(tensor.cpu())
+    return {name: torch.cat(tensors).numpy() for name, tensors in parts.items()}
+
+
+def check(run: Run, result: Result, features: Tensor, folder: Round, history: Path, status: Status) -> None:
+    """Estimate the accuracy and look for wrong labels, both with predictions by models that did not see the label."""
+    report = status.stage("Estimating the accuracy")
+    unseen = cross_validate(run, features, report)
+    probs, labeled, labels = result.probs.copy(), run.split.labeled, run.split.labels
+    for position, row in unseen.items():
+        probs[position] = row
+    estimate = measure(run.data, run, unseen, dict(zip(labeled.tolist(), labels.tolist(), strict=True)))
+    estimate = estimate and estimate._replace(gain=gain_of_doubling(features[labeled], labels))
+    doubts = [
+        Doubtful(
+            result.names[doubt.index], result.classes[doubt.given], result.classes[doubt.suggested], float(doubt.score)
+        )
+        for doubt in find_doubts(features, labeled, labels, torch.from_numpy(probs))
+    ]
+    write_json(folder.checked, {"estimate": estimate, "doubts": doubts})
+    if estimate:
+        with history.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(estimate) + "\n")
+
+
+def measure(data: DataSet, run: Run, unseen: dict[int, NDArray[np.float32]], given: dict[int, int]) -> Estimate | None:
+    """Return the accuracy on test images if there are any, or else by cross-validation; None if that is too few."""
+    if len(data.test):
+        right, tested = round((run.folder.result() or {})["accuracy"] * len(data.test) / 100), len(data.test)
+    else:
+        tested = len(unseen)
+        right = sum(int(row.argmax()) == given[position] for position, row in unseen.items())
+    return Estimate(len(given), right, tested, *wilson(right, tested)) if tested >= FEWEST else None
+
+
+# The process ------------------------------------------------------------------------------------------------------
+
+
+def main(path: Path) -> None:
+    """Do the job that a file describes: see `rounds.start_job`."""
+    job = json.loads(path.read_bytes())
+    folder = Round(Path(job["round"]))
+    status = Status(folder.status)
+    try:
+        with listening(status.stage):
+            if job["kind"] == "prepare":
+                settings = settings_of(job["folder"], None, job["changes"])
+                if settings.train.backbone == "frozen":
+                    prepare(settings, *read_pixels(settings, job["files"]), Path(job["suggestions"]))
+            else:
+                settings = settings_of(job["folder"], folder.labels, job["changes"])
+                train(settings, folder, Path(job["history"]), status)
+    except AggMatchError as error:
+        write_json(folder.status, {"error": str(error)})
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,114 @@
+"""Training as a process of its own: progress, result, failures, kills."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.page.browser import wait
+from tests.page.conftest import BACKBONE, CHANGES, true_class
+
+from aggmatch.annotations import label_event, replay
+from aggmatch.errors import AggMatchError
+from aggmatch.page.project import Project
+from aggmatch.page.result import Result, Round
+from aggmatch.page.rounds import Rounds
+from aggmatch.runs.stored import read_run
+
+
+def state(count: int = 8):
+    return replay(label_event([f"{k:02d}.png"], true_class(k)) for k in range(count))
+
+
+def ended(rounds: Rounds) -> bool:
+    rounds.follow()
+    return rounds.job is None
+
+
+@pytest.fixture
+def rounds(photos: Path, tmp_path: Path):
+    found = Rounds(tmp_path / "out", photos, CHANGES)
+    yield found
+    found.stop()
+
+
+def test_a_round_is_an_ordinary_run_with_a_result_for_the_page(rounds: Rounds, tmp_path: Path):
+    rounds.train(state())
+    with pytest.raises(AggMatchError, match="being trained already"):
+        rounds.train(state())
+    assert rounds.progress()["kind"] == "train"  # type: ignore[index]
+    wait(lambda: ended(rounds), "the end of training")
+    assert rounds.failure == ""
+    assert rounds.result
+    assert rounds.result.probs.shape == (30, 2)
+    assert len(rounds.suggested()) == 22
+    assert rounds.history()[0].labels == 8
+    assert rounds.done
+    assert read_run(rounds.done.run, allow=[BACKBONE]).labels == 8
+    again = Rounds(tmp_path / "out", rounds.images, CHANGES)
+    assert again.result
+    assert again.checked() == rounds.checked()
+
+
+def test_preparation_suggests_images_before_the_first_label(project: Project):
+    try:
+        project.rounds.prepare(list(project.index.names.values()))
+        wait(project.rounds.suggestions.exists, "suggestions")
+        assert len(project.rounds.suggested()) == 30
+        wait(lambda: ended(project.rounds), "the end of the preparation")
+        assert project.rounds.failure == ""
+        assert len(project.list_images("queue")) == 30
+    finally:
+        project.rounds.stop()
+
+
+def test_a_killed_process_is_reported_and_the_old_result_stays(trained: Project):
+    rounds = trained.rounds
+    before = rounds.result
+    rounds.train(trained.notes.state)
+    assert rounds.job
+    rounds.job.process.send_signal(signal.SIGKILL)
+    wait(lambda: ended(rounds), "the end of the process")
+    assert "signal 9" in rounds.failure
+    assert rounds.result is before
+    assert not trained.train_due()
+
+
+def test_a_wrong_setting_fails_in_its_own_words(photos: Path, tmp_path: Path):
+    rounds = Rounds(tmp_path / "out", photos, [("--set train.steps=0", {"train.steps": 0})])
+    rounds.train(state())
+    wait(lambda: ended(rounds), "the end of the process")
+    assert "train.steps" in rounds.failure
+
+
+def test_stopping_leaves_no_process(rounds: Rounds):
+    rounds.train(state())
+    assert rounds.job
+    process = rounds.job.process
+    time.sleep(0.2)
+    rounds.stop()
+    assert process.poll() is not None
+    assert rounds.progress() is None
+
+
+def test_old_rounds_are_removed_and_a_broken_one_is_passed_over(trained: Project):
+    out = trained.out
+    for number in range(2, 6):
+        (out / f"{number:04d}").mkdir()
+    (out / "0005" / "result.json").write_text('{"names": [')
+    again = Rounds(out, trained.root)
+    assert again.done
+    assert again.done.path == out / "0001"
+    again.remove_old()
+    assert [folder.number for folder in again.folders()] == [3, 4, 5]
+
+
+def test_a_result_survives_the_disk(trained: Project, tmp_path: Path):
+    result = trained.rounds.result
+    assert result
+    result.write(Round(tmp_path))
+    read = Result.read(Round(tmp_path))
+    assert read
+    assert (read.names, read.order, read.labeled) == (result.names, result.order, 12)
+    assert (read.probs == result.probs).all()
+    assert (read.why["source"] == result.why["source"]).all()
