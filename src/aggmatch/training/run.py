@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,19 @@ from aggmatch.data import DataSet, Images, Split, is_own_images, load_for, locat
 from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device, provenance
 from aggmatch.errors import AggMatchError
-from aggmatch.evaluation import accuracies, evaluate
-from aggmatch.files import digest, sealed, write_atomically
+from aggmatch.evaluation import accuracies
+from aggmatch.files import sealed, write_atomically
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint, pack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.log import Log
-from aggmatch.runs.stats import median_of_last
 from aggmatch.runs.unchanged import check_config, check_split
 from aggmatch.settings import RunSettings
 from aggmatch.signals import signals
 from aggmatch.training.earlier import check_unchanged, resumed_settings, stored_backbone, take_networks
-from aggmatch.training.inputs import FeatureInputs
 from aggmatch.training.meters import Pace, pseudo_label_metrics
 from aggmatch.training.optim import learning_rate
+from aggmatch.training.summary import summarize, timestamp
 from aggmatch.training.trainer import Trainer
 
 
@@ -240,49 +238,11 @@ class Run:
     def finish(self) -> None:
         """Write the model and the summary."""
         state = self.state
-        summary = self.summarize()  # prepares the method to predict with the evaluated network
+        summary = summarize(self)  # prepares the method to predict with the evaluated network
         tensors = {f"network.{name}": tensor for name, tensor in state.evaluated.state_dict().items()}
         tensors |= {f"method.{name}": state.method.get_buffer(name) for name in state.method.predictor}
         write_atomically(self.folder.model, pack(Checkpoint(tensors, self.facts())))
         self.folder.write_json(self.folder.summary, sealed(summary))
-
-    def summarize(self) -> dict[str, Any]:
-        """Evaluate the reported network and return the content of `summary.json`."""
-        settings, state = self.settings, self.state
-        inputs, tested = state.inputs, len(self.data.test) > 0
-        shown = inputs.test if tested else inputs.labeled  # without test images, only to prepare the method
-        final = evaluate(state.method, state.evaluated, shown, inputs.labeled, threads=state.threads)
-        records = self.folder.records()
-        name = f"accuracy_{settings.train.evaluated}"
-        median = median_of_last([record[name] for record in records if name in record])
-        assert median or not tested, "every run with test images ends with an evaluation"
-        last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
-        numbers = {key: value for key, value in last_log.items() if not isinstance(value, list)}
-        probes: dict[str, float] = inputs.probes() if tested and isinstance(inputs, FeatureInputs) else {}
-        return {
-            "data": settings.data.name,
-            "labels": len(self.split.labeled),
-            "fold": self.split.fold,
-            "seed": settings.train.seed,
-            "method": settings.method_name,
-            "steps": state.steps_done,
-            "network": settings.train.evaluated,
-            "accuracy": final.accuracy if tested else None,
-            "accuracy_median_of_last_20": median.value if median else None,
-            "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)) if tested else {},
-            **({} if tested else {"accuracy_average": None, "accuracy_online": None}),
-            **({"probes": probes} if probes else {}),
-            **{key: value for key, value in numbers.items() if key.startswith(("accuracy_", "pseudo_"))},
-            "seconds": round(self.seconds, 1),
-            **provenance(state.device, state.threads),
-            "finished": timestamp(),
-            "metrics_digest": digest(self.folder.metrics.read_bytes()),
-        }
-
-
-def timestamp() -> str:
-    """The current time in UTC, in ISO format."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def start(
