@@ -28,7 +28,7 @@ def predict(
         check_out(out, run, FORMATS)
 
     from aggmatch.console import say, stdout
-    from aggmatch.data.own_images import image_files
+    from aggmatch.data.own.images import image_files
     from aggmatch.files import write_output
     from aggmatch.inference.model import TrainedModel
     from aggmatch.tables import Table

@@ -117,7 +117,7 @@ def load_for(settings: DataSettings, data_dir: str, download: bool = False, *, c
 
 def has_test_folder(name: str) -> bool:
     """Whether images of your own come with a folder of test images, which then decides what is tested."""
-    from aggmatch.data.folder import test_folder
+    from aggmatch.data.own.folder import test_folder
 
     return Path(name).is_dir() and test_folder(Path(name)) is not None
 
@@ -151,7 +151,7 @@ def load(
         path = Path(name)
         if not path.is_dir() and not (path.is_file() and path.suffix.lower() in PACKED):
             raise not_found(name)
-        from aggmatch.data.own_images import read_own_images
+        from aggmatch.data.own.images import read_own_images
 
         table = Path(labels_file) if labels_file else None
         return read_own_images(path, side, holdout, labels_file=table, cache_dir=cache_dir, progress=progress)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from aggmatch.data.decode import Budget, decode_stream, open_regular, printable, reason
-from aggmatch.data.folder import find_images
+from aggmatch.data.own.decode import Budget, decode_stream, open_regular, printable, reason
+from aggmatch.data.own.folder import find_images
 from aggmatch.errors import AggMatchError
 from aggmatch.models import images_at_once
 

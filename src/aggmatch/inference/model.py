@@ -106,7 +106,7 @@ class TrainedModel:
 
     def predict_files(self, files: Sequence[Path]) -> Iterator[tuple[Path, Tensor]]:
         """Yield each file that can be read with its class probabilities, (Y,); images are scaled as in training."""
-        from aggmatch.data.pixels import decode_all
+        from aggmatch.data.own.pixels import decode_all
 
         batch = images_at_once(self.side)
         for first in range(0, len(files), batch):
@@ -121,7 +121,7 @@ class TrainedModel:
         Example: `model.evaluate("photos/test").accuracy`.
         """
         if isinstance(data, (str, Path)):
-            from aggmatch.data.own_images import read_labeled
+            from aggmatch.data.own.images import read_labeled
 
             cache_dir = self.settings.runtime.cache_dir
             images = read_labeled(Path(data), self.classes, self.side, self.network.channels, cache_dir=cache_dir)

@@ -68,7 +68,7 @@ def pool_of_folder(settings: RunSettings) -> Pool:
 
     settings: as `resolve` makes them for the folder. Raises an `AggMatchError` if no pretrained weights are installed.
     """
-    from aggmatch.data.own_images import read_unsorted
+    from aggmatch.data.own.images import read_unsorted
 
     data, runtime = settings.data, settings.runtime
     if settings.train.backbone != "frozen":

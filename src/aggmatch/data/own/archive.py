@@ -18,9 +18,9 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from aggmatch.cache import PART, keep_newest, mark_used, remove
-from aggmatch.data.decode import SUFFIXES, printable
 from aggmatch.data.images import UNKNOWN, Images
-from aggmatch.data.labels_file import READERS
+from aggmatch.data.own.decode import SUFFIXES, printable
+from aggmatch.data.own.labels_file import READERS
 from aggmatch.errors import AggMatchError
 from aggmatch.files import cache_folder
 from aggmatch.progress import progress_bar

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from aggmatch.data.decode import SUFFIXES, UNSUPPORTED, printable
 from aggmatch.data.images import UNKNOWN
-from aggmatch.data.labels_file import labels_of, read_labels
+from aggmatch.data.own.decode import SUFFIXES, UNSUPPORTED, printable
+from aggmatch.data.own.labels_file import labels_of, read_labels
 from aggmatch.errors import AggMatchError
 from aggmatch.tables import plural
 
