@@ -82,7 +82,8 @@ def check_unchanged(folder: RunFolder, settings: RunSettings, data: DataSet | No
     changes = [more_or_fewer(now - before, noun) for noun, (now, before) in counted.items() if now != before]
     raise AggMatchError(
         f"{folder.path} holds a run, and the folder changed: {', '.join(changes) or 'other images or labels'}; start a "
-        f"new run with --from {folder.path} or --out OTHER."
+        f"new run from it (train.start_from), or one in another folder.",
+        options=f"--from {folder.path}, or --out OTHER",
     )
 
 
@@ -134,7 +135,7 @@ def take_networks(state: Trainer, folder: RunFolder, classes: tuple[str, ...]) -
     if before != classes:
         raise AggMatchError(
             f"Cannot start from {folder.path}: its classes are {', '.join(before)}, but now they are "
-            f"{', '.join(classes)}. Start without --from."
+            f"{', '.join(classes)}. Start without it (train.start_from)."
         )
     try:
         for network, section in zip((state.online, state.average), sections, strict=True):
@@ -142,7 +143,7 @@ def take_networks(state: Trainer, folder: RunFolder, classes: tuple[str, ...]) -
     except RuntimeError as error:
         raise AggMatchError(
             f"Cannot start from {folder.path}: its networks do not fit {state.settings.model.name} with the method "
-            f"{state.settings.method_name}. Start without --from, or with the settings of that run."
+            f"{state.settings.method_name}. Start without it (train.start_from), or with the settings of that run."
         ) from error
 
 
