@@ -189,11 +189,11 @@ def readers(place: Path) -> Iterator[tuple[str, Try, bytes, Callable[[Random, by
     yield "results file", lambda raw: results_reader(put("r.jsonl", raw)), line, mutate_json
     yield (
         "--set",
-        lambda raw: resolve([read_assignment(raw.decode(errors="surrogateescape"))]),
+        lambda raw: resolve([read_assignment(own(raw).decode(errors="surrogateescape"))]),
         b"train.steps=5",
         mutate_setting,
     )
-    yield "TOML", lambda raw: resolve([read_file(put("c.toml", raw))]), TOML, mutate
+    yield "TOML", lambda raw: resolve([read_file(put("c.toml", own(raw)))]), TOML, mutate
     yield "--config", lambda raw: resolve(gather(put("c.json", raw))), unsealed(folder.config), mutate_json
     yield "names", names_reader, b"", lambda random, _: json.dumps(random.choices(NAMES, k=3)).encode()
     yield (
@@ -211,6 +211,11 @@ def readers(place: Path) -> Iterator[tuple[str, Try, bytes, Callable[[Random, by
     tar = archive()
     yield "archive", lambda raw: archive_reader(place, raw), tar, mutate
     yield "archive content", lambda raw: archive_reader(place, gzip.compress(raw, 1)), gzip.decompress(tar), mutate
+
+
+def own(raw: bytes) -> bytes:
+    """An input of the user's own, which may name code, without the code that must not run."""
+    return raw.replace(b"evil", b"good")
 
 
 TOML = b'[train]\nsteps = 5\n[optim]\nlr = 0.1\n[views]\nops = ["identity", "rotate"]\n[method]\nname = "fixmatch"\n'

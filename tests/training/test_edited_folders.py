@@ -109,9 +109,14 @@ def test_an_edited_configuration_is_no_longer_read(finished):
         read_run(finished.path)
 
 
-def test_an_edited_result_is_no_longer_read(finished):
-    edit(finished.summary, accuracy=99.9)
-    with pytest.raises(AggMatchError, match=r"summary\.json was changed after the run was finished"):
+@pytest.mark.parametrize(("old", "new"), [('"accuracy": ', '"accuracy": 1'), ('"digest"', '"dihest"')])
+def test_an_edited_result_is_no_longer_read(finished, old, new):
+    content = finished.summary.read_text()
+    finished.summary.write_text(content.replace(old, new))
+    assert finished.summary.read_text() != content
+    with pytest.raises(
+        AggMatchError, match=r"summary\.json(: accuracy must be| was changed after the run was finished)"
+    ):
         read_run(finished.path)
 
 
