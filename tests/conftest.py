@@ -1,6 +1,7 @@
 """Fixtures that several test files share: a tiny data set, its settings, and the command line."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ settings.load_profile("no deadline")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_cache(tmp_path_factory) -> Path:
+def own_cache(tmp_path_factory) -> Iterator[Path]:
     """Cached files of the tests go to a folder of their own, also those of processes that a test starts."""
     folder: Path = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
@@ -65,6 +66,7 @@ def toy_settings(method: str = "aggmatch", **changes: object) -> RunSettings:
         "runtime.checkpoint_every": 10,
         "optim.average": 0.9,
         "optim.average_warmup": True,
+        "recipe": "frozen" if changes.get("train__backbone") == "frozen" else "paper",
     }
     if method == "aggmatch":
         values |= {"method.slots": 16, "method.subsets": 4}

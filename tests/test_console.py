@@ -1,12 +1,15 @@
-"""Texts are printed unchanged, on the right stream, and not at all when quiet."""
+"""Texts are printed unchanged, on the right stream, and not at all when quiet; progress is shown all the time."""
 
 import io
+import threading
+import time
+from itertools import pairwise
 
 import pytest
 from rich.console import Console
 
 from aggmatch import console
-from aggmatch.console import follow, say
+from aggmatch.console import RunProgress, TimeLeft, follow, say
 
 ODD = "runs/a[bold]b[/]:dog:"
 
@@ -37,18 +40,131 @@ RECORDS = [
 ]
 
 
+@pytest.fixture
+def screen(monkeypatch):
+    """Replaces standard output by a screen of its own, a terminal or not."""
+
+    def replace(*, terminal: bool) -> Console:
+        console_ = Console(file=io.StringIO(), force_terminal=terminal, width=200, color_system=None)
+        monkeypatch.setattr(console, "stdout", console_)
+        return console_
+
+    return replace
+
+
+def text(screen: Console) -> str:
+    """Everything that was printed on a screen."""
+    printed: str = screen.file.getvalue()  # type: ignore[attr-defined]
+    return printed
+
+
 @pytest.mark.parametrize("terminal", [False, True])
-def test_the_progress_of_a_run_shows_its_title_unchanged(monkeypatch, terminal):
-    screen = Console(file=io.StringIO(), force_terminal=terminal, width=200, color_system=None)
-    monkeypatch.setattr(console, "stdout", screen)
-    follow(RECORDS, title=ODD, done=0, steps=4, network="average", quiet=False)
-    shown = screen.file.getvalue()  # type: ignore[attr-defined]
-    assert ODD in shown
-    assert "accuracy 50.00 %" in shown
+def test_the_progress_of_a_run_shows_its_title_unchanged(screen, terminal):
+    shown = screen(terminal=terminal)
+    follow(RECORDS, title=ODD, steps_done=lambda: 4, steps=4, network="average", quiet=False)
+    assert ODD in text(shown)
+    assert "accuracy 50.00 %" in text(shown)
 
 
 def test_a_quiet_run_still_consumes_all_records(capsys):
     records = iter(RECORDS)
-    follow(records, title="t", done=0, steps=4, network="average", quiet=True)
+    follow(records, title="t", steps_done=lambda: 4, steps=4, network="average", quiet=True)
     assert next(records, None) is None
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_and_time_left_are_shown_between_two_records(screen, monkeypatch, terminal):
+    """The run takes 40 steps before its first record: a thread must show them."""
+    shown = screen(terminal=terminal)
+    monkeypatch.setattr(console, "TICK", 0.01)
+    steps = [0]
+
+    def train():
+        while steps[0] < 40:
+            steps[0] += 1
+            time.sleep(0.01)
+        assert "about" in text(shown), "before the first record"
+        yield {"step": 40, "seconds": 0.4, "accuracy_average": 90.0}
+
+    follow(train(), title="run", steps_done=lambda: steps[0], steps=400, network="average", quiet=False)
+    assert not any(thread.name.startswith("progress") for thread in threading.enumerate())
+    assert "40/400" in text(shown)
+
+
+# Time left -----------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_time_left_is_unknown_before_the_first_step_and_known_after_it():
+    clock = Clock()
+    left = TimeLeft(0, 10, clock)
+    assert left.seconds() is None
+    clock.now = 40.0
+    assert left.seconds() is None
+    left.note(1)
+    assert left.seconds() == 9 * 40
+
+
+def test_between_two_steps_the_time_left_runs_down():
+    clock = Clock()
+    left = TimeLeft(0, 10, clock)
+    clock.now = 5.0
+    left.note(1)
+    clock.now = 8.0
+    left.note(1)
+    assert left.seconds() == 9 * 5 - 3
+    clock.now = 500.0
+    assert left.seconds() == 0
+
+
+def test_a_slow_first_step_does_not_spoil_the_estimate():
+    clock = Clock()
+    left = TimeLeft(0, 1000, clock)
+    clock.now = 60.0
+    left.note(1)
+    for step in range(2, 20):
+        clock.now += 1.0
+        left.note(step)
+    assert left.seconds() == 1000 - 19
+
+
+def test_the_estimate_follows_a_change_of_pace():
+    clock = Clock()
+    left = TimeLeft(0, 10_000, clock)
+    for step in range(1, 4001):
+        clock.now += 1.0 if step <= 100 else 0.1
+        left.note(step)
+    assert left.seconds() == pytest.approx(6000 * 0.1, rel=0.01)
+
+
+def test_a_resumed_run_counts_only_its_own_steps():
+    clock = Clock()
+    left = TimeLeft(500, 1000, clock)
+    clock.now = 2.0
+    left.note(501)
+    assert left.seconds() == 499 * 2
+
+
+@pytest.mark.parametrize("pace", [0.3, 7.0])
+def test_without_a_terminal_no_tenth_and_no_half_minute_pass_without_a_line(pace):
+    clock, printed = Clock(), [(0.0, 0)]
+    state = RunProgress("run", 200, "average", clock=clock)
+    while state.done < 200:
+        clock.now += 1.0
+        state.move(min(int(clock.now / pace), 200))
+        if state.line_due():
+            assert state.line().startswith(f"run  step {state.done}/200  ")
+            printed.append((clock.now, state.done))
+    assert printed[1][0] <= 5, "the first line comes soon"
+    assert max(after - before for (before, _), (after, _) in pairwise(printed)) <= 30
+    assert {10 * done // 200 for _, done in printed} == set(range(11))

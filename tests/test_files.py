@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 
-from aggmatch import files
 from aggmatch.errors import AggMatchError
 from aggmatch.files import cache_folder, check_writable, make_folder, write_atomically
 
@@ -46,12 +45,12 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch):
 
 def test_the_cache_folder_is_the_chosen_one_or_the_users_own(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(files.sys, "platform", "linux")
+    monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/somewhere")
     assert cache_folder() == Path("/var/somewhere/aggmatch")
     assert cache_folder("~/mine") == tmp_path / "mine"
     for ignored in ("", "relative/path"):
         monkeypatch.setenv("XDG_CACHE_HOME", ignored)
         assert cache_folder() == tmp_path / ".cache/aggmatch"
-    monkeypatch.setattr(files.sys, "platform", "darwin")
+    monkeypatch.setattr("sys.platform", "darwin")
     assert cache_folder() == tmp_path / "Library/Caches/aggmatch"

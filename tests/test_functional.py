@@ -11,6 +11,7 @@ from aggmatch.functional import (
     entropy,
     linear_ramp,
     score_pseudo_labels,
+    separation,
     sharpen,
     soft_cross_entropy,
 )
@@ -84,20 +85,56 @@ def test_confidence_is_the_exponential_of_the_negative_vote_entropy(votes, confi
 
 def test_scores_of_pseudo_labels_in_a_hand_computed_case():
     target, truth = torch.tensor([0, 1, 2, 2]), torch.tensor([0, 1, 1, 2])
-    scores = score_pseudo_labels(PseudoLabels(target, torch.tensor([1.0, 0.5, 0.5, 0.0])), truth)
-    assert {name: score.item() for name, score in scores.items()} == pytest.approx(
-        {"recall": 1.5 / 4, "coverage": 2 / 4}
-    )
+    scores = score_pseudo_labels(PseudoLabels(target, torch.tensor([1.0, 0.5, 0.5, 0.0])), truth, 3)
+    assert scores["recall"].item() == 1.5 / 4
+    assert scores["coverage"].item() == 2 / 4
+    assert scores["by_class"].tolist() == [1 / 4, 0.5 / 4, 0.5 / 4]
+    assert scores["pairs"].item() == 3 / 16
+    assert scores["ordered"].item() == 1.5 / 16, "one right above the wrong one, one equal, one below"
 
 
-def test_without_the_truth_there_is_coverage_alone():
-    scores = score_pseudo_labels(PseudoLabels(torch.tensor([0, 1]), torch.tensor([1.0, 0.5])), None)
-    assert {name: score.item() for name, score in scores.items()} == {"coverage": 0.75}
+def test_without_the_truth_there_are_coverage_and_classes_alone():
+    scores = score_pseudo_labels(PseudoLabels(torch.tensor([0, 1]), torch.tensor([1.0, 0.5])), None, 3)
+    assert {name: score.tolist() for name, score in scores.items()} == {"coverage": 0.75, "by_class": [0.5, 0.25, 0]}
 
 
 def test_scores_with_nothing_kept_are_zero_not_nan():
-    scores = score_pseudo_labels(PseudoLabels(torch.tensor([0]), torch.tensor([0.0])), torch.tensor([0]))
-    assert [score.item() for score in scores.values()] == [0, 0]
+    scores = score_pseudo_labels(PseudoLabels(torch.tensor([0]), torch.tensor([0.0])), torch.tensor([1]), 2)
+    assert all(not score.any() for score in scores.values())
+
+
+@pytest.mark.parametrize("levels", [2, 5, 10**6], ids=["a mask", "many ties", "no ties"])
+def test_the_auc_is_the_share_of_pairs_in_which_the_right_one_weighs_more(levels):
+    generator = torch.Generator().manual_seed(levels)
+    weight = torch.randint(levels, (57,), generator=generator) / levels
+    right = torch.rand(57, generator=generator) < weight
+    pairs = [(high > low) + (high == low) / 2 for high in weight[right].tolist() for low in weight[~right].tolist()]
+    found = separation(weight, right)
+    assert (found["ordered"] / found["pairs"]).item() == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_tenths_by_weight_have_the_smallest_weights_first():
+    weight = torch.arange(40).float()[torch.randperm(40, generator=torch.Generator().manual_seed(0))]
+    found = separation(weight, weight >= 10)
+    assert found["precision_by_weight"].tolist() == pytest.approx([0, 0, 0.5, *[1] * 7])
+
+
+@pytest.mark.parametrize("count", [1, 7, 10, 448])
+def test_tenths_are_equal_groups_of_any_number_of_pseudo_labels(count):
+    generator = torch.Generator().manual_seed(count)
+    right = torch.rand(count, generator=generator) < 0.5
+    tenths = separation(torch.rand(count, generator=generator), right)["precision_by_weight"]
+    assert tenths.mean().item() == pytest.approx(right.float().mean().item())
+    assert tenths.min() >= 0
+    assert tenths.max() <= 1 + 1e-5
+
+
+def test_equal_weights_have_no_order():
+    mask = torch.tensor([1.0] * 10 + [0.0] * 10)
+    right = torch.tensor([True] * 9 + [False] + [True] * 2 + [False] * 8)
+    for order in (torch.arange(20), torch.arange(20).flip(0)):
+        tenths = separation(mask[order], right[order])["precision_by_weight"]
+        assert tenths.tolist() == pytest.approx([0.2] * 5 + [0.9] * 5)
 
 
 @pytest.mark.parametrize(

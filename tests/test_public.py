@@ -23,7 +23,7 @@ LAYERS = [
     ["kernels"],
     ["data", "models"],
     ["augment", "methods"],
-    ["features", "probes"],
+    ["active", "features", "probes"],
     ["evaluation"],
     ["settings"],
     ["runs"],

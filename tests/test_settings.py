@@ -19,8 +19,8 @@ def test_the_default_is_aggmatch_on_digits():
     assert (settings.method_name, settings.data.name) == ("aggmatch", "digits")
 
 
-def test_the_defaults_on_cifar_are_the_values_of_the_paper():
-    settings = resolved(data__name="cifar10").to_dict()
+def test_the_recipe_paper_has_the_values_of_the_paper():
+    settings = resolved(data__name="cifar10", recipe="paper").to_dict()
     assert settings["method"] == {
         "name": "aggmatch",
         "slots": 2048,
@@ -56,7 +56,7 @@ def test_the_defaults_on_cifar_are_the_values_of_the_paper():
         7,
         2**20,
     )
-    wide = resolved(data__name="cifar100").to_dict()
+    wide = resolved(data__name="cifar100", recipe="paper").to_dict()
     assert (wide["model"]["name"], wide["train"]["batch"], wide["method"]["slots"]) == ("wrn-28-8", 48, 256)
     assert wide["optim"]["weight_decay"] == 1e-3
 
@@ -186,7 +186,7 @@ def test_paths_of_code_files_become_absolute(tmp_path, monkeypatch):
 
 def test_a_named_recipe_changes_the_defaults_of_its_methods_alone():
     paper, cold = (resolve({"data.name": "cifar10", "recipe": name}) for name in ("paper", "cold-start"))
-    assert resolve({"data.name": "cifar10"}) == paper
+    assert resolve({"data.name": "cifar10"}) == cold
     assert (paper.method.to_dict()["warmup"], cold.method.to_dict()["warmup"]) == (0, 1500)
     assert (paper.optim.weight_decay, cold.optim.weight_decay) == (5e-4, 1e-3)
     assert (paper.optim.lr, cold.optim.lr) == (0.03, 0.06)
@@ -219,4 +219,42 @@ def test_an_unknown_recipe_gets_the_closest_match():
 def test_a_configuration_from_before_recipes_is_the_papers():
     values = resolve({"data.name": "cifar10"}).to_dict()
     del values["recipe"]
-    assert resolve([Layer("stored", values)]).recipe == "paper"
+    assert resolve([Layer("stored", values)], recipes=False).recipe == "paper"
+
+
+def test_the_default_recipe_is_the_papers_for_other_methods_and_for_own_images_from_scratch(tmp_path):
+    assert resolve({"data.name": "cifar10", "method.name": "fixmatch"}).recipe == "paper"
+    assert resolve({"data.name": str(tmp_path), "train.backbone": "scratch"}).recipe == "paper"
+
+
+@pytest.mark.parametrize(("steps", "warmup", "aligned"), [(100, 25, 33), (6000, 1500, 2000), (2**20, 1500, 2000)])
+def test_the_first_steps_of_a_recipe_take_a_part_of_a_short_run(steps, warmup, aligned):
+    method = resolve({"data.name": "cifar10", "recipe": "cold-start", "train.steps": steps}).method.to_dict()
+    assert (method["warmup"], method["alignment_steps"]) == (warmup, aligned)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 19, 20, 39, 50, 333, 1001, 20_000, 99_999, 2**20])
+@pytest.mark.parametrize("data", ["digits", "cifar10"])
+def test_every_run_has_twenty_log_lines_and_evaluations_or_one_for_each_step(data, steps):
+    train = resolved(data__name=data, train__steps=steps).train
+    wanted = min(steps, 20)
+    assert steps // train.log_every >= wanted
+    assert steps // train.evaluate_every >= wanted
+    assert train.evaluate_every % train.log_every == 0, "an evaluation is also a log step"
+
+
+def test_a_cadence_that_somebody_chose_is_kept():
+    train = resolved(train__steps=40, train__log_every=30, train__evaluate_every=500).train
+    assert (train.log_every, train.evaluate_every) == (30, 500)
+
+
+def test_a_recipe_keeps_the_cadence_that_is_made_for_its_length():
+    assert resolved(data__name="digits").train.evaluate_every == DATA["digits"]["train.evaluate_every"]
+    assert resolved(data__name="digits").train.log_every == DATA["digits"]["train.log_every"]
+    assert resolved(data__name="digits", train__steps=500).train.evaluate_every == 20
+
+
+def test_a_planned_run_does_not_ask_a_stored_one_for_its_cadence():
+    stored, planned = resolved(train__steps=40, train__log_every=30), resolved(train__steps=40)
+    settings = resolve([Layer("the folder", stored.to_dict()), planned.layer("the plan")])
+    assert settings == stored

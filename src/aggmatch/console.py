@@ -4,11 +4,16 @@ import codecs
 import io
 import os
 import sys
-from collections.abc import Iterable
-from typing import Any, TextIO
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Event, Lock, Thread
+from typing import Any, NamedTuple, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+
+from aggmatch.tables import duration
 
 
 class LastingConsole(Console):
@@ -23,6 +28,12 @@ class LastingConsole(Console):
 
 WIDE = 160
 """Columns without a terminal: in a pipe, a row of a table should be one line."""
+TICK = 1.0
+"""Seconds between two looks at a run that trains."""
+SILENCE = 30.0
+"""Without a terminal, the longest time in seconds without a line."""
+FIRST_LINE = 5.0
+"""Without a terminal, the time of the first line in seconds."""
 stdout = LastingConsole(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE)
 stderr = LastingConsole(stderr=True)
 
@@ -36,51 +47,188 @@ def say(text: str, *, error: bool = False, quiet: bool = False) -> None:
         (stderr if error else stdout).out(text, highlight=False)
 
 
-def follow(records: Iterable[dict[str, Any]], *, title: str, done: int, steps: int, network: str, quiet: bool) -> None:
-    """Consume the records of a training run and show each one as it comes.
+def follow(
+    records: Iterable[dict[str, Any]],
+    *,
+    title: str,
+    steps_done: Callable[[], int],
+    steps: int,
+    network: str,
+    quiet: bool,
+) -> None:
+    """Consume the records of a training run and show how far it is, each second and with each record.
 
-    title: name of the run. done, steps: steps before the first record, and in all. network: the one whose accuracy is
-    shown. quiet: show nothing.
+    title: name of the run. steps_done: tells how many steps are done; a thread asks it, so a step costs nothing.
+    steps: number of steps in all. network: the one whose accuracy is shown. quiet: show nothing.
     """
     if quiet:
         for _ in records:
             pass
-    elif stdout.is_terminal:
-        follow_live(records, title, done, steps, network)
-    else:
-        follow_plain(records, title, steps, network)
+        return
+    show = follow_live if stdout.is_terminal else follow_plain
+    show(records, RunProgress(title, steps, network, steps_done()), steps_done)
 
 
-def follow_live(records: Iterable[dict[str, Any]], title: str, done: int, steps: int, network: str) -> None:
+def follow_live(records: Iterable[dict[str, Any]], state: "RunProgress", steps_done: Callable[[], int]) -> None:
     """Show a progress bar with rate, loss, accuracy and the time left."""
-    columns = (
+    with Progress(*bar_columns(), console=stdout) as progress:
+        task = progress.add_task(state.title, total=state.steps, completed=state.done, **state.fields)
+
+        def show() -> None:
+            state.move(steps_done())
+            progress.update(task, completed=state.done, **state.fields)
+
+        with every_second(show):
+            for record in records:
+                state.add(record)
+                show()
+
+
+def follow_plain(records: Iterable[dict[str, Any]], state: "RunProgress", steps_done: Callable[[], int]) -> None:
+    """Print a line for each evaluation, each tenth of the run and every 30 seconds."""
+
+    def show() -> None:
+        state.move(steps_done())
+        if state.line_due():
+            say(state.line())
+
+    with every_second(show):
+        for record in records:
+            if state.add(record) or state.line_due():
+                say(state.line())
+
+
+def bar_columns() -> tuple[ProgressColumn, ...]:
+    """Columns of a live bar: name, bar, steps, what was logged, time so far and time left."""
+    return (
         TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TextColumn("{task.fields[facts]}", markup=False),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]}", markup=False),
     )
-    facts: dict[str, str] = {}
-    with Progress(*columns, console=stdout) as progress:
-        task = progress.add_task(title, total=steps, completed=done, facts="")
-        for record in records:
-            facts |= describe(record, network)
-            progress.update(task, completed=record["step"], facts="  ".join(facts.values()))
 
 
-def follow_plain(records: Iterable[dict[str, Any]], title: str, steps: int, network: str) -> None:
-    """Print one line per evaluation."""
-    facts: dict[str, str] = {}
-    for record in records:
-        facts |= describe(record, network)
-        if f"accuracy_{network}" in record:
-            line = "  ".join([title, f"step {record['step']}/{steps}", *facts.values(), f"{record['seconds']:.0f} s"])
-            say(line)
+@contextmanager
+def every_second(call: Callable[[], None]) -> Iterator[None]:
+    """Within, a thread calls a function once a second."""
+    over = Event()
+
+    def repeat() -> None:
+        while not over.wait(TICK):
+            call()
+
+    thread = Thread(target=repeat, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
-def describe(record: dict[str, Any], network: str) -> dict[str, str]:
+class TimeLeft:
+    """Estimates how long the rest of a task takes, from the pace in the second half of the time so far.
+
+    The first step often takes longest, so it counts only until the second one is done. done, total: steps at the start
+    and in all. clock: gives the time in seconds.
+
+    Example: `left = TimeLeft(0, 1000)`, then `left.note(10)` after ten steps, then `left.seconds()`.
+    """
+
+    def __init__(self, done: int, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.total, self.clock = total, clock
+        self.start = self.first = self.middle = self.last = Moment(clock(), done)
+        self.moves = 0
+        self.lock = Lock()  # a record and the clock may come at the same time
+
+    def note(self, done: int) -> None:
+        """Note that so many steps are done now."""
+        now = Moment(self.clock(), done)
+        with self.lock:
+            if done <= self.last.done:
+                return
+            self.moves += 1
+            if self.moves == 2:
+                self.start = self.first = self.middle = self.last
+            if now.time - self.start.time >= 2 * (self.middle.time - self.start.time):
+                self.first, self.middle = self.middle, now
+            self.last = now
+
+    def seconds(self) -> float | None:
+        """Return the seconds that are left; None before the first step is done."""
+        with self.lock:
+            if not self.moves:
+                return None
+            pace = (self.last.time - self.first.time) / (self.last.done - self.first.done)
+            since = self.clock() - self.last.time
+            return max((self.total - self.last.done) * pace - since, 0.0)
+
+
+class Moment(NamedTuple):
+    """A number of steps, and when they were done."""
+
+    time: float
+    done: int
+
+
+class RunProgress:
+    """How far a run is, what it last logged, and how long the rest takes.
+
+    title: name of the run. steps: number of steps in all. network: the one whose accuracy is shown. done: steps at
+    the start. clock: gives the time in seconds.
+    """
+
+    def __init__(
+        self, title: str, steps: int, network: str, done: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.title, self.steps, self.network, self.done, self.clock = title, steps, network, done, clock
+        self.facts: dict[str, str] = {}
+        self.time_left = TimeLeft(done, steps, clock)
+        self.started = clock()
+        self.printed_at, self.printed_tenth = self.started - SILENCE + FIRST_LINE, self.tenth
+
+    def move(self, done: int) -> None:
+        """Note that so many steps are done."""
+        self.done = done
+        self.time_left.note(done)
+
+    def add(self, record: Mapping[str, Any]) -> bool:
+        """Note a record of the log, and return whether it is an evaluation, which has a line of its own."""
+        self.facts = self.facts | describe(record, self.network)  # not in place: another thread may read it
+        self.move(record["step"])
+        return f"accuracy_{self.network}" in record
+
+    @property
+    def tenth(self) -> int:
+        """Number of whole tenths of the run that are done."""
+        return 10 * self.done // self.steps
+
+    @property
+    def left(self) -> str:
+        """How long the rest takes: `about 3 min 20 s left`."""
+        seconds = self.time_left.seconds()
+        return "time left: after the first step" if seconds is None else f"about {duration(seconds)} left"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Fields of a live bar."""
+        return {"facts": "  ".join(self.facts.values()), "left": self.left}
+
+    def line_due(self) -> bool:
+        """Whether to print a line now: at each tenth, and if none was printed for 30 seconds."""
+        return self.tenth > self.printed_tenth or self.clock() - self.printed_at >= SILENCE
+
+    def line(self) -> str:
+        """The state in one line, which counts as printed."""
+        self.printed_at, self.printed_tenth = self.clock(), self.tenth
+        rest = [] if self.done >= self.steps else [self.left]
+        words = [self.title, f"step {self.done}/{self.steps}", *self.facts.values()]
+        return "  ".join([*words, duration(self.printed_at - self.started), *rest])
+
+
+def describe(record: Mapping[str, Any], network: str) -> dict[str, str]:
     """Rate, loss and accuracy of a record, as far as it has them."""
     facts = {}
     if "loss" in record:

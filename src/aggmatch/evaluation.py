@@ -90,6 +90,12 @@ def predict(method: Method[Any], network: Network, pixels: Tensor, *, threads: i
         return torch.cat([method.predict(network, part).cpu() for part in parts])
 
 
+def prepare(method: Method[Any], network: Network, labeled: Images | Features, *, threads: int = 0) -> None:
+    """Give a method the labelled images, with their given labels, that it needs to predict with a network."""
+    with evaluating(network, threads) as device:
+        method.prepare(network, labeled.inputs.to(device), labeled.labels.to(device))
+
+
 def evaluate(
     method: Method[Any],
     network: Network,
@@ -108,8 +114,7 @@ def evaluate(
     Example: `evaluate(run.state.method, run.state.average, run.data.test, run.labeled).accuracy`.
     """
     if labeled is not None:
-        with evaluating(network, threads) as device:
-            method.prepare(network, labeled.inputs.to(device), labeled.labels.to(device))
+        prepare(method, network, labeled, threads=threads)
     return Evaluation(predict(method, network, images.inputs, threads=threads), images.labels)
 
 

@@ -35,6 +35,9 @@ class Features:
     labels: Tensor
     """int64, (N,)."""
 
+    def __len__(self) -> int:
+        return len(self.labels)
+
 
 class FeatureStore:
     """Computes features of views of images, or finds them in the cache.

@@ -108,13 +108,53 @@ class Aggregate(NamedTuple):
     """c̄ = exp(Σ a log a), (B,)."""
 
 
-def score_pseudo_labels(pseudo: PseudoLabels, truth_B: Tensor | None) -> dict[str, Tensor]:
-    """Return the coverage of pseudo labels and, if the true labels are known, their recall.
+DECILES = 10
+"""Equal groups of the pseudo labels of a step, by weight."""
 
-    recall = Σ w·correct / n,   coverage = Σ w / n
 
-    For 0/1 weights these are the usual definitions. Precision, Σ w·correct / Σ w, is their quotient.
+def score_pseudo_labels(pseudo: PseudoLabels, truth_B: Tensor | None, classes: int) -> dict[str, Tensor]:
+    """Return scores of the pseudo labels of a step, whose means over steps give the metrics of the log.
+
+    coverage = Σ w / n,   by_class = Σ w·[target = y] / n, (Y,)
+
+    With the true labels also recall = Σ w·correct / n, and the scores of `separation`. For 0/1 weights coverage and
+    recall are the usual definitions. Precision, Σ w·correct / Σ w, is their quotient.
     """
     weight_B = pseudo.weight.float()
-    recall = {} if truth_B is None else {"recall": (weight_B * (pseudo.target == truth_B)).mean()}
-    return recall | {"coverage": weight_B.mean()}
+    scores = {"coverage": weight_B.mean(), "by_class": (weight_B[:, None] * one_hot(pseudo.target, classes)).mean(0)}
+    if truth_B is None:
+        return scores
+    right_B = pseudo.target == truth_B
+    return {"recall": (weight_B * right_B).mean()} | scores | separation(weight_B, right_B)
+
+
+def separation(weight_B: Tensor, right_B: Tensor) -> dict[str, Tensor]:
+    """Return how well the weights of one step separate right from wrong pseudo labels.
+
+    pairs: R·W / n² with R right and W wrong ones, 0-d. ordered: the part of these pairs in which the right one has the
+    larger weight, where equal weights count half, 0-d. ordered / pairs is the AUC. precision_by_weight: share of
+    right ones in each of ten equal groups, the smallest weights first, (10,). Pseudo labels of equal weight have no
+    order: their share of right ones goes evenly to the groups that they span. right_B: bool.
+
+    The counts are exact, shapes are fixed, and nothing is read on the host.
+    """
+    count = len(weight_B)
+    weight_B, order_B = weight_B.sort()
+    right_B = right_B[order_B].float()
+    starts_B = torch.ones_like(order_B, dtype=torch.bool)  # whether a weight differs from the one before it
+    starts_B[1:] = weight_B[1:] != weight_B[:-1]
+    tie_B = starts_B.cumsum(0) - 1  # number of the group of equal weights; there are at most B
+    size_T = torch.zeros_like(weight_B).index_add(0, tie_B, torch.ones_like(weight_B))
+    right_T = torch.zeros_like(weight_B).index_add(0, tie_B, right_B)
+    wrong_T = size_T - right_T
+    ordered = (right_T * (wrong_T.cumsum(0) - wrong_T / 2)).sum()
+
+    share_B = right_T[tie_B] / size_T[tie_B]
+    position_B = torch.arange(count, device=weight_B.device)
+    edge_D1 = torch.arange(DECILES + 1, device=weight_B.device)[:, None] * (count / DECILES)
+    inside_DB = torch.minimum(edge_D1[1:], position_B + 1) - torch.maximum(edge_D1[:-1], position_B)
+    return {
+        "ordered": ordered / count**2,
+        "pairs": right_B.sum() * (1 - right_B).sum() / count**2,
+        "precision_by_weight": (inside_DB.clamp(min=0) * share_B).sum(1) * (DECILES / count),
+    }

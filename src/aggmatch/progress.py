@@ -1,9 +1,11 @@
 """The progress of slow reads and downloads: a callback, and a bar on a terminal."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from datetime import timedelta
 
 Progress = Callable[[int, int], None]
 """Progress callback: takes what is done so far and the total, in bytes of a download or in images."""
@@ -16,6 +18,26 @@ def following(progress: Progress | None, title: str, unit: str) -> AbstractConte
     if not progress and (listener := LISTENER.get()):
         progress = listener(title)
     return nullcontext(progress) if progress else progress_bar(title, unit)
+
+
+class Lines:
+    """Progress as lines on standard error, seldom enough for a log file."""
+
+    FIRST, NEXT = 5.0, 30.0
+    """Seconds before the first line, and between two lines."""
+
+    def __init__(self, title: str) -> None:
+        self.title, self.started = title, time.monotonic()
+        self.due = self.started + self.FIRST
+
+    def report(self, done: int, total: int) -> None:
+        """Print a line with the time left, if one is due."""
+        now = time.monotonic()
+        if now < self.due or not 0 < done < total:
+            return
+        left = timedelta(seconds=round((now - self.started) * (total - done) / done))
+        print(f"{self.title}: {100 * done // total} %, about {left} left", file=sys.stderr, flush=True)
+        self.due = now + self.NEXT
 
 
 @contextmanager
@@ -35,10 +57,10 @@ def listening(listener: Callable[[str], Progress]) -> Iterator[None]:
 def progress_bar(title: str, unit: str) -> Iterator[Progress]:
     """Within, a progress bar with the time left on standard error; yields its progress callback.
 
-    unit: `bytes` or `images`. Shows nothing without a terminal.
+    unit: `bytes` or `images`. Without a terminal, it prints a line after a few seconds and then every half minute.
     """
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield Lines(title).report
         return
     from rich.console import Console
     from rich.progress import (

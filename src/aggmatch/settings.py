@@ -1,8 +1,7 @@
 """The whole configuration of a run, merged from recipes, files and the command line."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,7 +27,7 @@ from aggmatch.devices import choose_device
 from aggmatch.errors import unknown
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
-from aggmatch.models.pretrained import WEIGHTS_PACKAGE, BackboneUse
+from aggmatch.models.pretrained import BackboneUse, weights_installed
 from aggmatch.recipes import (
     ANY,
     DATA,
@@ -44,6 +43,11 @@ from aggmatch.recipes import (
 from aggmatch.registry import PARTS, absolute
 from aggmatch.validate import InvalidValue
 
+CADENCE = ("log_every", "evaluate_every")
+"""Settings of section `train` that say how often a run logs and evaluates, not what it learns."""
+FEWEST = 20
+"""Log lines and evaluations of a run, at least, unless somebody chose its cadence."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimSettings(Settings):
@@ -52,9 +56,17 @@ class OptimSettings(Settings):
     optimizer: Literal["sgd", "lars"] = "sgd"
     """lars: SGD that moves every kernel in proportion to its norm, for large batches and learning rates."""
     lr: Positive = 0.03
-    """η: initial learning rate; it falls as η·cos(7πk/16K)."""
+    """η: largest learning rate. It falls as η·cos(7πk/16K), or to `final`."""
+    final: Fraction | None = None
+    """Learning rate at the last step as a share of η, reached along half a cosine; null for η·cos(7πk/16K)."""
+    warmup: Annotated[float, Range(0, 0.9)] = 0.0
+    """Share of the steps in which the learning rate grows linearly to η, before it falls over the others."""
+    warmup_from: Fraction = 0.0
+    """Learning rate at the first step of the warm-up, as a share of η."""
     momentum: Fraction = 0.9
-    """Nesterov momentum."""
+    """Momentum."""
+    nesterov: bool = True
+    """Whether the momentum is Nesterov's."""
     weight_decay: NonNegative = 5e-4
     """L2 penalty on kernels; BatchNorm and biases are exempt."""
     trust: Positive = 1e-3
@@ -80,14 +92,19 @@ class TrainSettings(Settings):
     backbone: BackboneUse = "scratch"
     """scratch: all layers are trained from random weights. finetune: from pretrained weights. frozen: a pretrained
     backbone computes features once, and a small network learns on them."""
+    start_from: str | None = None
+    """Folder of an earlier run whose networks are the start of this one; null to start with new ones."""
     seed: Natural = 0
     """Seed of weights, order of images and views, together with the fold."""
     evaluated: Literal["average", "online"] = "average"
     """Network whose accuracy is reported and which is saved as the model."""
     log_every: Count = 100
-    """Steps between two lines of metrics."""
+    """Steps between two lines of metrics; unless it is set, at most a twentieth of `steps`."""
     evaluate_every: Count = 5000
-    """Steps between two evaluations on the test set."""
+    """Steps between two evaluations on the test set; unless it is set, at most a twentieth of `steps`."""
+    exact_gradient: bool = False
+    """Whether images that only give targets, such as the weak views of FixMatch, have a backward pass, because they
+    share BatchNorm's statistics. Otherwise the other images represent them, which is faster (docs/decisions/0004)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Arithmetic of the network. auto: bfloat16 autocast on CUDA, float32 on a CPU."""
 
@@ -108,6 +125,8 @@ class RuntimeSettings(Settings):
     """Steps between two checkpoints."""
     snapshots: tuple[Fraction, ...] = (0.1, 0.5, 1.0)
     """Shares of the steps after which networks and method are saved for analyses; empty saves disk space."""
+    snapshot_steps: tuple[Count, ...] = ()
+    """Further steps after which they are saved, such as those of the paper's figures (docs/analysis.md)."""
     graph: bool = True
     """Whether the whole step runs as one CUDA graph on CUDA."""
     tensorboard: bool = False
@@ -148,19 +167,26 @@ class RunSettings(Settings):
         return values | {"method": {"name": values.pop("method_name"), **values["method"]}}
 
     def layer(self, source: str) -> Layer:
-        """All settings as one layer, which wins over earlier layers."""
-        return Layer(source, self.to_dict())
+        """All settings as one layer, which wins over earlier layers.
+
+        How often a run logs and evaluates is left out: it changes nothing that is learned, and a stored run keeps it.
+        """
+        values = self.to_dict()
+        train = {name: value for name, value in values["train"].items() if name not in CADENCE}
+        return Layer(source, values | {"train": train})
 
     def identity(self) -> dict[str, Any]:
         """The part of the configuration that decides the result."""
         return {name: section for name, section in self.to_dict().items() if name != "runtime"}
 
 
-def resolve(changes: Changes) -> RunSettings:
+def resolve(changes: Changes, *, recipes: bool = True) -> RunSettings:
     """Return the configuration of a run: the recipe of its data set and method, then the changes; later values win.
 
     changes: dotted keys and values, or a sequence of `Layer`. Other settings get the value of the recipe, or else the
-    default of their field. Raises an `AggMatchError` for an unknown key or a wrong value.
+    default of their field. recipes: False for the configuration of an older run, which holds all settings that existed
+    then; later ones get the default of their field, which is what the run did. Raises an `AggMatchError` for an
+    unknown key or a wrong value.
 
     Example: `resolve({"data.name": "cifar10", "method.name": "fixmatch", "optim.lr": 0.01})`.
     """
@@ -172,7 +198,7 @@ def resolve(changes: Changes) -> RunSettings:
     method_name = chosen.get("method", {}).get("name", "aggmatch")
     for key, value in (("data.name", data_name), ("method.name", method_name)):
         require_text(key, value, sources)
-    of_data = folder_recipe(chosen) if is_own_images(data_name) else DATA.get(data_name, {})
+    of_data = recipe_of_data(data_name, chosen) if recipes else {}
     use = chosen.get("train", {}).get("backbone", of_data.get("train.backbone"))
     usual = RunSettings.recipe if is_own_images(data_name) else PREFERRED.get(method_name, RunSettings.recipe)
     named = chosen.get("recipe", "frozen" if use == "frozen" else usual)
@@ -183,10 +209,29 @@ def resolve(changes: Changes) -> RunSettings:
         problem = f"must be {RunSettings.recipe} for {method_name}: {named} is for {', '.join(NAMED[named])}"
         raise InvalidValue("recipe", problem, sources.get("recipe", ""))
     below = [Layer(f"the recipe of {data_name}", of_data), *method_recipe(data_name, method_name, named)]
-    values, _ = merge([*below, *layers])
-    steps = values.get("train", {}).get("steps", TrainSettings.steps)
+    if not recipes:
+        return build(*merge(layers), method_name)
+    own = merge(below)[0].get("train", {})
+    steps = chosen.get("train", {}).get("steps", own.get("steps", TrainSettings.steps))
     values, sources = merge([*below, fitted(below[-1], steps), Layer("", {"recipe": named}), *layers])
-    return build(values, sources, method_name)
+    settings = build(values, sources, method_name)
+    fixed = dict(chosen.get("train", {}))
+    if own.get("steps") == settings.train.steps:  # the recipe's cadence is made for its length
+        fixed |= own
+    return replace(settings, train=often_enough(settings.train, fixed))
+
+
+def often_enough(train: TrainSettings, fixed: Collection[str]) -> TrainSettings:
+    """Return the settings with a log line and an evaluation in every twentieth of the steps, unless these are fixed.
+
+    An evaluation falls on a log step where that is possible, so that its record also holds the loss.
+    """
+    longest = max(train.steps // FEWEST, 1)
+    log = train.log_every if "log_every" in fixed else min(train.log_every, longest)
+    evaluate = train.evaluate_every
+    if "evaluate_every" not in fixed and evaluate > longest:
+        evaluate = longest - longest % log or longest
+    return replace(train, log_every=log, evaluate_every=evaluate)
 
 
 def require_text(key: str, value: object, sources: Mapping[str, str]) -> None:
@@ -216,13 +261,16 @@ def fitted(named: Layer, steps: object) -> Layer:
     return Layer(named.source, {key: limit for key, limit in most.items() if named.values[key] > limit})
 
 
-def folder_recipe(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe of images of your own: pretrained and frozen if weights are installed, else from scratch.
+def recipe_of_data(data: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe of a data set.
 
-    A network or use of the backbone that the user has chosen stays.
+    That of images of your own depends on what is installed: pretrained and frozen if there are weights, else from
+    scratch. A network or use of the backbone that the user has chosen stays.
     """
+    if not is_own_images(data):
+        return DATA.get(data, {})
     model, train, runtime = (chosen.get(section, {}) for section in ("model", "train", "runtime"))
-    if "name" not in model and train.get("backbone", "frozen") != "scratch" and find_spec(WEIGHTS_PACKAGE):
+    if "name" not in model and train.get("backbone", "frozen") != "scratch" and weights_installed():
         return FOLDER | PHOTOS
     device = choose_device(str(runtime.get("device", RuntimeSettings.device))).type
     return FOLDER | FROM_SCRATCH[device]

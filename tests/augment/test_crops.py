@@ -1,3 +1,4 @@
+import colorsys
 import math
 import random
 from collections import Counter
@@ -15,9 +16,11 @@ from aggmatch.augment.crops import (
     cut_and_resize,
     draw_boxes,
     draw_jitter,
+    draw_turns,
     recolor,
     resizing,
     side_of_small,
+    turn_hue,
     uniform,
 )
 from aggmatch.augment.randaugment import INDEX
@@ -183,6 +186,41 @@ def test_jitter_equals_the_operators_of_pillow_in_sequence(channels):
         assert (ours[number].int() - from_pillow(expected).int()).abs().max() <= 2  # a rounding in each of the three
 
 
+def test_a_turned_hue_equals_that_of_the_standard_library_within_one_grey_level():
+    images = torch.cat([noise(20, 3, 6), torch.full((1, 3, 6, 6), 77, dtype=torch.uint8)])
+    turn_N = torch.linspace(-0.5, 0.5, 21)
+    ours = turn_hue(images, turn_N)
+    for image, turn, got in zip(images, turn_N.tolist(), ours, strict=True):
+        for pixel, turned in zip(image.flatten(1).T.tolist(), got.flatten(1).T.tolist(), strict=True):
+            hue, saturation, value = colorsys.rgb_to_hsv(*(channel / 255 for channel in pixel))
+            expected = colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value)
+            assert turned == pytest.approx([255 * channel for channel in expected], abs=0.51)
+
+
+def test_a_hue_that_does_not_turn_stays_the_same():
+    images = noise(20, 3, 6)
+    assert torch.equal(turn_hue(images, torch.zeros(20)), images)
+
+
+def test_each_jittered_image_turns_its_hue_once_at_any_of_four_places():
+    settings = CropSettings(hue=0.1, jittered=0.5)
+    op_3N, _ = draw_jitter(8000, settings, seeded())
+    turn_4N = draw_turns(op_3N, settings, seeded(1))
+    jittered_N = op_3N[0] != INDEX["identity"]
+    assert torch.equal((turn_4N != 0).sum(0) == 1, jittered_N)
+    assert (turn_4N != 0).sum(1).min() > 900
+    assert turn_4N.abs().max() == pytest.approx(0.1, abs=0.001)
+    assert turn_4N.min() < -0.09
+
+
+def test_hue_changes_colour_images_alone():
+    changes: dict[str, Any] = {"jitter": 0.0, "jittered": 1.0, "solarized": 0.0, "equalized": 0.0}
+    for channels in (1, 3):
+        images = noise(10, channels, 18)
+        turned = recolor(images, CropSettings(hue=0.1, **changes), seeded())
+        assert torch.equal(turned, images) == (channels == 1)
+
+
 def test_solarize_and_equalize_equal_pillow_for_their_share_of_the_images():
     images = (noise(200, 3, 32) // 2 + 30).clamp(max=140)
     generator = seeded()
@@ -256,7 +294,8 @@ def test_half_of_the_crops_are_flipped_if_a_flip_preserves_the_class(mirror, sha
 @pytest.mark.parametrize(("channels", "side"), [(1, 8), (3, 32)])
 def test_no_crop_copies_a_value_to_the_host(view, channels, side):
     with FakeTensorMode():
-        out = augmenter(mirror=True)(view, torch.zeros(5, channels, side, side, dtype=torch.uint8), seeded())
+        images = torch.zeros(5, channels, side, side, dtype=torch.uint8)
+        out = augmenter(mirror=True, hue=0.1)(view, images, seeded())
     assert out.dtype == torch.uint8
 
 

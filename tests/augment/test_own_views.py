@@ -75,7 +75,7 @@ def test_a_method_can_name_views_of_its_own_file(file, toy_state):
     trainer = toy_state(f"{file}:Mine")
     position, unlabeled = trainer.draw_indices()
     weak, inverted, rows = trainer.make_batch(position, unlabeled).labeled
-    images = trainer.inputs.pixels[trainer.labeled_index[position]]
+    images = trainer.inputs.plain[trainer.labeled_index[position]]
     assert weak.shape == images.shape
     assert torch.equal(inverted, 255 - images)
     assert torch.equal(rows, images.flip(2))

@@ -40,7 +40,7 @@ def test_a_timed_stage_has_percentiles_in_json():
 def test_watching_a_method_records_its_calls_and_restores_it(toy_state):
     state = toy_state("aggmatch")
     before = state.online.forward
-    images = state.inputs.pixels[:3]
+    images = state.inputs.plain[:3]
     with watched(state.online, "forward") as calls, torch.no_grad():
         expected = state.online(images, targets=1)
     assert state.online.forward == before

@@ -30,7 +30,7 @@ def test_a_run_prints_its_accuracy_and_its_folder(trained):
     path, out = trained
     summary = json.loads((path / "summary.json").read_text())
     assert "aggmatch on digits, 10 labels, fold 0, 6 steps, paper recipe" in out
-    assert f"{summary['accuracy']:.2f} % test accuracy (average network, last step), " in out
+    assert f"{summary['accuracy']:.2f} % test accuracy (average network, last step; median of the last 6 " in out
     assert "Run folder: run" in out
     assert "step 6/6" in out
 

@@ -204,8 +204,9 @@ def test_labels_are_numbers_or_texts(tmp_path, labels, classes, numbers):
 
 
 def test_test_arrays_are_the_test_images(tmp_path):
-    test = {"test_images": pixels(2, 9, 9), "test_labels": np.array(["b", "a"])}
-    np.savez(tmp_path / "x.npz", images=pixels(3, 8, 8), labels=np.array(["a", "b", ""]), **test)
+    train = {"images": pixels(3, 8, 8), "labels": np.array(["a", "b", ""])}
+    train |= {"test_images": pixels(2, 9, 9), "test_labels": np.array(["b", "a"])}
+    np.savez(tmp_path / "x.npz", **train)  # type: ignore[arg-type]
     arrays = read_arrays(tmp_path / "x.npz", 8)
     assert arrays.test is not None
     assert (tuple(arrays.test.pixels.shape), arrays.test.labels.tolist()) == ((2, 1, 8, 8), [1, 0])

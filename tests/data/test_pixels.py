@@ -9,6 +9,7 @@ from tests.data.photos import LONG_AGO, paint
 
 from aggmatch.cache import Cache
 from aggmatch.data import pixels as module
+from aggmatch.data.decode import decode_stream
 from aggmatch.data.pixels import decode_all
 
 
@@ -28,7 +29,7 @@ def test_a_warning_names_unreadable_files_which_are_left_out(tmp_path):
 def reader(tmp_path, monkeypatch):
     """Reads the images of a folder; the list holds the files that were decoded, by the mean of their red values."""
     decoded: list[int] = []
-    original = module.decode_stream
+    original = decode_stream
 
     def counted(*arguments):
         pixels = original(*arguments)

@@ -11,8 +11,9 @@ def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
     assert '"train.steps": 200' in code
     monkeypatch.chdir(tmp_path)
     exec(code.replace('"train.steps": 200', '"train.steps": 20'), {})
-    step, accuracy, predicted = capsys.readouterr().out.splitlines()
-    assert step.startswith("20 ")
+    *steps, accuracy, predicted = capsys.readouterr().out.splitlines()
+    assert len(steps) == 20
+    assert steps[-1].startswith("20 ")
     assert 0 < float(accuracy) <= 100
     assert re.fullmatch(r"tensor\(\[(\d, ){4}\d\]\)", predicted)
 

@@ -53,6 +53,26 @@ def test_the_title_names_a_folder_by_the_last_part_of_its_path():
     assert table.title.startswith("photos, 10 labels, ")
 
 
+def with_probes(run, **accuracies):
+    """The run with the accuracies of classic learners on its features."""
+    return replace(run, summary={**run.summary, "probes": accuracies})
+
+
+def test_classic_learners_on_the_same_features_have_rows_of_their_own():
+    runs = [with_probes(finished("uda", fold, 50.0), LabelSpreading=40.0 + fold) for fold in (0, 1)]
+    table = compare.compare(runs)
+    assert [row[0] for row in table.rows] == ["uda", "LabelSpreading (same features)"]
+    assert list(table.rows[1][3:]) == [2, 40.0, 41.0, None]
+    assert compare.recommend(table) is None
+
+
+def test_a_classic_learner_that_is_best_is_recommended():
+    table = compare.compare([with_probes(finished("uda", 0, 50.0), LabelSpreading=60.0)])
+    assert "LabelSpreading" in (compare.recommend(table) or "")
+    assert with_probes(finished("uda", 0, 50.0), LabelSpreading=60.0).better_probe == "LabelSpreading"
+    assert with_probes(finished("uda", 0, 50.0), LabelSpreading=40.0).better_probe is None
+
+
 def test_one_fold_has_no_deviation():
     assert compare.compare([finished("uda", 0, 50.0)]).rows[0][2] is None
 
@@ -147,10 +167,11 @@ def test_labels_that_cannot_be_drawn_are_an_error_before_anything_is_trained(tmp
 
 
 def test_methods_that_the_data_do_not_suit_are_found_before_anything_is_trained(tmp_path: Path):
-    runs = compare.place(compare.plan(["supervised", "paws"], 2, layers(train__batch=15)), tmp_path)
+    noise = {"data__noise": "asymmetric", "data__noise_rate": 1.0, "data__noise_map": ["3>5"]}  # no label 3 is left
+    runs = compare.place(compare.plan(["supervised", "paws"], 2, layers(**noise)), tmp_path)
     (unfit,) = compare.find_misfits(runs).items()
     assert unfit[0] == "paws"
-    assert "train.batch" in unfit[1]
+    assert "No image has the label '3'" in unfit[1]
     assert not list(tmp_path.iterdir())
 
 

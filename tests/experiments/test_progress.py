@@ -1,10 +1,12 @@
 """What a person sees of runs that train in other processes."""
 
 import io
+import time
 
 import pytest
 from rich.console import Console
 
+from aggmatch import console
 from aggmatch.experiments import progress
 from aggmatch.experiments.parallel import Event
 from aggmatch.experiments.planned import Failure
@@ -39,9 +41,26 @@ def test_without_a_terminal_starts_evaluations_and_ends_are_lines(events, capsys
     assert capsys.readouterr().out.splitlines() == [
         f"{good}  started",
         f"{bad}  started",
-        f"{good}  step 4/4  accuracy 61.00 %",
+        f"{good}  step 2/4  100 img/s  loss 0.500  0 s  about 0 s left",
+        f"{good}  step 4/4  100 img/s  loss 0.500  accuracy 61.00 %  0 s",
         f"{good}  finished",
     ]
+
+
+def test_without_a_terminal_a_line_with_the_time_left_appears_between_two_records(events, monkeypatch, capsys):
+    monkeypatch.setattr(console, "TICK", 0.01)
+    monkeypatch.setattr(console, "SILENCE", 0.05)
+    monkeypatch.setattr(console, "FIRST_LINE", 0.05)
+
+    def slowly():
+        yield from events[:3]
+        time.sleep(0.3)
+
+    assert list(progress.show_progress(slowly(), quiet=False)) == []
+    title = events[2].run.title
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{title}  step 2/4")]
+    assert len(lines) > 2
+    assert all("left" in line for line in lines)
 
 
 def test_on_a_terminal_every_run_has_a_bar_and_then_a_line(events, monkeypatch):

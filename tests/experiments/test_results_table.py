@@ -1,13 +1,18 @@
 import csv
+import io
 import json
+import shutil
 import statistics
 from dataclasses import replace
 
 import pytest
+from tests.folders import line, write_folder
 
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.planned import collect
 from aggmatch.experiments.results_table import ResultsTable, group_runs
+
+EVALUATED = {"accuracy_average": 50.0, "accuracy_online": 49.0}
 
 
 @pytest.fixture
@@ -163,3 +168,37 @@ def test_without_an_evaluated_run_the_table_is_an_error(results):
     (result,) = results({("supervised", 10, 0): (61.0, 3)})
     with pytest.raises(AggMatchError, match="no run was evaluated"):
         ResultsTable(group_runs([replace(result, records=[])]))
+
+
+# Folders of images ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def grown(tmp_path):
+    """Run folders on the same folder of images, which had 10 and then 20 labels, and on 20 other labels."""
+    given = {"first": (10, "aaaa"), "second": (20, "bbbb"), "third": (20, "cccc")}
+    for name, (labels, fingerprint) in given.items():
+        path = write_folder(tmp_path / "runs" / name, [line(1000, **EVALUATED)], {}, data__labels=None)
+        split = json.loads((path / "split.json").read_text())
+        for key in ("labeled", "labels"):
+            split[key] = split[key][:labels]
+        (path / "split.json").write_text(json.dumps(split | {"fingerprint": fingerprint}))
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_runs_on_a_folder_with_more_or_other_labels_have_rows_of_their_own(run, grown, stored):
+    place = grown
+    if stored:
+        assert run("results", grown, "--out", "kept.jsonl")[1] == "Wrote 3 runs to kept.jsonl.\n"
+        place = "kept.jsonl"
+    code, out, err = run("results", place, "--as", "csv")
+    assert (code, err) == (0, "")
+    assert [row["labels"] for row in csv.DictReader(io.StringIO(out))] == ["10", "20", "20"]
+
+
+def test_a_run_that_is_found_twice_is_counted_and_shown_once(run, grown):
+    shutil.copytree(grown / "first", grown / "copy")
+    code, out, err = run("results", grown, "--as", "csv")
+    assert (code, err) == (0, "Left out 1 run: the same settings, labels and images as another one.\n")
+    assert len(out.splitlines()) == 4

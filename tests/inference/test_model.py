@@ -8,7 +8,9 @@ import torch
 
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
+from aggmatch.evaluation import evaluate
 from aggmatch.inference.model import TrainedModel
+from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint, pack, unpack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import resolve
@@ -115,5 +117,46 @@ def test_a_run_without_a_model_is_an_error(run, tmp_path):
     with pytest.raises(AggMatchError, match=r"model\.safetensors is missing.*--resume"):
         TrainedModel.load(folder.path)
     folder.summary.unlink()
-    with pytest.raises(AggMatchError, match=r"run has no model yet.*--resume"):
+    shutil.rmtree(folder.checkpoints)
+    with pytest.raises(AggMatchError, match=r"run has no model and no checkpoint yet.*--resume"):
         TrainedModel.load(folder.path)
+
+
+# Unfinished runs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["supervised", "paws", "featmatch"])
+def interrupted(request, tmp_path_factory) -> loop.Run:
+    """A run that stops after the step in which it wrote a checkpoint."""
+    batch = 20 if request.param == "paws" else 10
+    changes = QUICK | {"method.name": request.param, "train.batch": batch, "train.unlabeled_ratio": 1}
+    changes |= {"train.steps": 6, "runtime.checkpoint_every": 4, "train.evaluate_every": 4, "train.log_every": 4}
+    if request.param == "featmatch":
+        changes |= {"method.warmup": 1, "method.refresh_every": 1}
+    run = loop.start(resolve([Layer("the test", changes)]), tmp_path_factory.mktemp("runs") / request.param)
+    next(run.train())
+    return run
+
+
+def test_an_unfinished_run_predicts_with_its_newest_checkpoint_and_says_so(interrupted):
+    state, test = interrupted.state, interrupted.data.test
+    expected = evaluate(state.method, state.evaluated, test, interrupted.labeled)
+    with pytest.warns(UserWarning, match=r"is not finished: using its checkpoint of step 4 of 6\.$"):
+        model = TrainedModel.load(interrupted.folder.path)
+    assert model.classes == interrupted.data.classes
+    torch.testing.assert_close(model.evaluate(interrupted.data).probs, expected.probs)
+
+
+def test_a_checkpoint_without_facts_on_the_data_takes_them_from_the_data_set(interrupted, tmp_path):
+    folder = RunFolder(shutil.copytree(interrupted.folder.path, tmp_path / "old"))
+    saved = checkpoints.load_newest(folder.checkpoints)
+    assert saved is not None
+    new = ("model", "classes", "channels", "size", "network", "mixed", "labels", "images")
+    facts = {name: value for name, value in saved.facts.items() if name not in new}
+    checkpoints.save(folder.checkpoints, 5, Checkpoint(saved.tensors, facts | {"step": 5}))
+    with pytest.warns(UserWarning, match="checkpoint of step 5"):
+        old = TrainedModel.load(folder.path)
+    with pytest.warns(UserWarning, match="checkpoint of step 4"):
+        model = TrainedModel.load(interrupted.folder.path)
+    pixels = interrupted.data.test.pixels[:5]
+    assert torch.equal(old.predict(pixels), model.predict(pixels))

@@ -178,14 +178,11 @@ def test_dropping_every_attention_weight_raises():
 # Recorded features -----------------------------------------------------------------------------------------------
 
 
-def test_a_step_records_the_features_of_weak_views(toy_state):
+def test_a_step_records_the_features_of_unlabelled_weak_views(toy_state):
     state = toy_state("featmatch", method__labeled_prototypes=3)
     batch = at(state, 0.5)
-    labeled, weak = copy.deepcopy(state.online)(torch.cat([batch.labeled[0], batch.unlabeled[0]])).split([6, 18])
+    _, weak = copy.deepcopy(state.online)(torch.cat([batch.labeled[0], batch.unlabeled[0]])).split([6, 18])
     state.method.step(batch, state.online, state.average)
-    records = state.method.labeled
-    torch.testing.assert_close(records.feature[:6], labeled.feature)
-    assert records.label.tolist() == batch.labels.tolist() + [-1] * 6
     records = state.method.unlabeled
     torch.testing.assert_close(records.feature[:18], weak.feature)
     torch.testing.assert_close(records.confidence[:18], weak.logits.softmax(-1).max(-1).values)
@@ -207,16 +204,27 @@ def test_new_records_replace_the_oldest():
     assert records.label.tolist() == [-1] * 5
 
 
-def test_the_labelled_records_hold_every_labelled_image(toy_state):
-    state = toy_state("featmatch", train__batch=4)
-    written = recorded(state, "make_batch")
-    for _ in range(9):
-        state.step()
-        if len(written) >= 3:
-            images = torch.cat([batch.labeled_index for batch in written[-3:]])
-            assert set(images.tolist()) == set(range(6))
-            labels = torch.cat([batch.labels for batch in written[-3:]])
-            assert sorted(state.method.labeled.label.tolist()) == sorted(labels.tolist())
+def test_features_of_labelled_images_are_of_plain_images_in_evaluation_mode(
+    toy_state, toy_data, toy_split, monkeypatch
+):
+    state = run(toy_state("featmatch"), 4)
+    network = copy.deepcopy(state.online).eval()
+    state.online.train()
+    statistics = [buffer.clone() for buffer in state.online.buffers()]
+    monkeypatch.setattr("aggmatch.methods.featmatch.images_at_once", lambda side: 4)
+    with torch.no_grad():
+        expected = network(toy_data.train.pixels[toy_split.labeled]).feature
+        torch.testing.assert_close(state.method.labeled_features(), expected, atol=1e-5, rtol=1e-4)
+    assert state.online.training
+    assert all(torch.equal(a, b) for a, b in zip(state.online.buffers(), statistics, strict=True))
+
+
+def test_labelled_records_of_an_older_version_are_dropped():
+    method = FeatMatch(Config(), PROBLEM)
+    older = method.state_dict() | {"labeled.feature": torch.zeros(8, 3), "labeled.label": torch.zeros(8)}
+    older["filled"] = torch.ones_like(older["filled"])
+    method.load_state_dict(older)
+    assert method.filled.all()
 
 
 # Prototypes ------------------------------------------------------------------------------------------------------
@@ -239,32 +247,59 @@ def test_prototypes_are_updated_in_place_every_refresh_after_the_warmup(toy_stat
     assert method.status()["prototypes"] == method.filled.sum()
 
 
-def test_without_a_warmup_the_first_clustering_waits_for_records(toy_state):
+def test_without_a_warmup_labelled_images_give_the_first_prototypes(toy_state):
     state = toy_state("featmatch", method__warmup=0, method__refresh_every=3)
-    ready = []
-    for _ in range(5):
-        state.step()
-        ready.append(bool(state.method.ready))
-    assert ready == [False, False, False, True, True]
+    method = state.method
+    method.refresh(0)
+    assert method.filled.view(3, 4).tolist() == [[True, True, True, False]] * 3, "the mean and two images"
+    for row, label in zip(method.prototype.view(3, 4, -1), range(3), strict=True):
+        with torch.no_grad():
+            torch.testing.assert_close(row[0], method.labeled_features()[method.labels == label].mean(0))
 
 
 def test_prototypes_of_a_class_are_means_of_its_records(toy_state):
     state = run(toy_state("featmatch", method__warmup=16, method__refresh_every=16), 16)
     method = state.method
-    labeled, unlabeled = copy.deepcopy(method.labeled), copy.deepcopy(method.unlabeled)
+    unlabeled = copy.deepcopy(method.unlabeled)
+    with torch.no_grad():
+        plain = method.labeled_features()
     method.refresh(16)
     assert method.filled.all()
     accepted = method.confident(torch.stack([unlabeled.label == y for y in range(3)]), unlabeled.confidence)
     # Per class: mean of labelled, a single cluster and so the same mean again, then both of the unlabelled.
     rows = method.prototype.view(3, 2, 2, -1)
     for y in range(3):
-        of_labels = labeled.feature[labeled.label == y]
+        of_labels = plain[method.labels == y]
         of_predictions = unlabeled.feature[(unlabeled.label == y) & accepted]
-        assert len(of_labels) == 4
+        assert len(of_labels) == 2
         assert len(of_predictions) > 4
         for kind, features in enumerate((of_labels, of_predictions)):
             mean = torch.stack(list(features)).double().sum(0) / len(features)
             torch.testing.assert_close(rows[y, kind].double(), mean.expand(2, -1), atol=1e-5, rtol=1e-4)
+
+
+def clustered(config, labels, unlabeled):
+    """A method that has computed prototypes of random labelled features and given numbers of unlabelled ones."""
+    method = FeatMatch(config, PROBLEM)
+    method.labels = torch.tensor(labels)
+    classes = torch.tensor([y for y, count in enumerate(unlabeled) for _ in range(count)])
+    feature = torch.randn(len(classes), 3, generator=generator(1))
+    method.unlabeled.write(feature, classes, torch.full((len(classes),), 0.9))
+    method.cluster(torch.randn(len(labels), 3, generator=generator()), generator())
+    return method
+
+
+def test_a_class_with_few_labels_has_more_prototypes_of_unlabelled_images():
+    config = Config(labeled_prototypes=4, unlabeled_prototypes=4, recorded=100)
+    method = clustered(config, [0, 0, 1, 1, 1, 1, 1, 1, 1], [40, 40])
+    assert method.filled.all(), "8 of each class"
+    first, second = method.prototype.view(2, 8, 3)
+    feature = torch.randn(9, 3, generator=generator())
+    torch.testing.assert_close(first[0], feature[:2].mean(0))
+    assert {tuple(row) for row in first[1:3].tolist()} == {tuple(row) for row in feature[:2].tolist()}
+    recorded = method.unlabeled.feature
+    torch.testing.assert_close(first[3], recorded[:40].mean(0))
+    torch.testing.assert_close(second[4], recorded[40:80].mean(0))
 
 
 def test_clustering_depends_only_on_records_and_step(toy_state):
@@ -296,12 +331,11 @@ def test_the_threshold_is_halved_until_every_class_has_more_features_than_protot
 
 
 def test_without_confident_features_all_prototypes_are_of_labelled_images():
-    method = FeatMatch(Config(labeled_prototypes=2, unlabeled_prototypes=2), PROBLEM)
-    labels = torch.tensor([0, 1, 0, 1])
-    method.labeled.write(torch.randn(4, 3, generator=generator()), labels, torch.ones(4))
-    method.unlabeled.write(torch.randn(4, 3, generator=generator()), labels, torch.full((4,), 0.9))  # too few
-    method.cluster(generator())
-    assert method.filled.tolist() == [True, True, False, False] * 2
+    config = Config(labeled_prototypes=2, unlabeled_prototypes=4, recorded=100)
+    method = clustered(config, [0, 0, 0, 1, 1, 1, 1, 1, 1, 1], [4, 4])  # no more than 6 of a class
+    assert method.filled.view(2, 6).sum(1).tolist() == [4, 6], "the mean and three images; the mean and five clusters"
+    labeled = torch.randn(10, 3, generator=generator())
+    torch.testing.assert_close(method.prototype.view(2, 6, 3)[1, 0], labeled[3:].mean(0))
 
 
 # Prediction ------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.folders import write_folder
 from torch import Tensor
 
 from aggmatch.config import Layer
@@ -14,6 +15,7 @@ from aggmatch.inference.model import TrainedModel
 from aggmatch.methods import Batch, Views
 from aggmatch.methods.paws import PAWS, Config, soft_neighbors
 from aggmatch.models import Network
+from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import resolve
 from aggmatch.training import run as loop
 
@@ -194,13 +196,51 @@ def test_every_batch_has_equally_many_images_of_each_class(toy_state):
 
 def test_a_batch_that_cannot_be_balanced_raises(toy_state):
     with pytest.raises(AggMatchError, match=r"train\.batch"):
-        toy_state("paws", train__batch=8)
+        toy_state("paws", train__batch=8, method__support=None)
+
+
+@pytest.mark.parametrize(
+    ("counts", "batch", "support", "per_class"),
+    [
+        ([400] * 10, 256, 64, 64),
+        ([25] * 10, 256, 64, 25),
+        ([4] * 10, 256, 64, 25),  # the four images repeat
+        ([4] * 100, 256, 64, 4),
+        ([400] * 9 + [30], 256, 64, 30),  # batches are balanced
+        ([4] * 10, 1000, 64, 64),
+    ],
+)
+def test_the_support_has_64_images_of_each_class_where_labels_allow(counts, batch, support, per_class):
+    assert PAWS.labeled_batch(Config(support=support), batch, counts) == per_class * len(counts)
+
+
+def test_labelled_and_unlabelled_batches_have_sizes_of_their_own(toy_state):
+    state = toy_state("paws", train__batch=9, train__unlabeled_ratio=1, method__support=2)
+    batch = state.make_batch(*state.draw_indices())
+    assert (len(batch.labels), len(batch.unlabeled_index)) == (6, 9)
+    assert state.images_per_step == 6 * 2 + 9 * len(batch.unlabeled)
+
+
+def test_a_run_of_an_older_version_keeps_its_settings(tmp_path):
+    path = write_folder(tmp_path / "run", method="paws")
+    config = json.loads((path / "config.json").read_text())
+    for key in ("final", "warmup", "warmup_from", "nesterov"):
+        del config["optim"][key]
+    del config["method"]["support"], config["views"]["crops"]["hue"]
+    (path / "config.json").write_text(json.dumps(config | {"train": config["train"] | {"batch": 200}}))
+    settings = RunFolder(path).settings()
+    assert (settings.optim.final, settings.optim.warmup, settings.optim.nesterov) == (None, 0, True)
+    assert settings.views.crops.hue == 0
+    assert isinstance(settings.method, Config)
+    assert PAWS.labeled_batch(settings.method, settings.train.batch, [400] * 10) == 200
 
 
 @pytest.mark.parametrize("data", SOURCES.names())
 def test_the_default_batch_suits_every_data_set(data):
     settings = resolve([Layer("the test", {"data.name": data, "method.name": "paws"})])
-    assert settings.train.batch % len(SOURCES.load(data).classes) == 0
+    counts = [4] * len(SOURCES.load(data).classes)
+    assert isinstance(settings.method, Config)
+    assert PAWS.labeled_batch(settings.method, settings.train.batch, counts) % len(counts) == 0
     assert settings.optim.optimizer == "lars"
 
 

@@ -1,17 +1,37 @@
 """Target-only images: they are in the forward pass but have no backward pass."""
 
 import copy
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aggmatch.data import load, make_split
+from aggmatch.methods import METHODS, Batch
+from aggmatch.models import Network
 from aggmatch.models.small import SmallNet
 from aggmatch.models.target_only import BatchNorm
 from aggmatch.models.wide_resnet import WideResNet
+from aggmatch.settings import resolve
+from aggmatch.training.trainer import Trainer
 
 LEARNED, CONSTANT = 24, 20
+
+
+class PlainBackbone(nn.Module):
+    """A backbone that knows nothing of target-only images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3, 2), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 3, H, W) → (B, 6)."""
+        out: Tensor = self.layers(x).mean((2, 3))
+        return out
 
 
 def images() -> Tensor:
@@ -46,7 +66,7 @@ def test_the_forward_pass_and_the_running_statistics_are_those_of_all_images(net
             torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5)
 
 
-def test_the_gradient_is_nearly_that_of_all_images(network):
+def test_at_initial_weights_the_gradient_is_close_to_that_of_all_images(network):
     other = copy.deepcopy(network)
     _, found = gradients(network, CONSTANT)
     _, expected = gradients(other, 0)
@@ -54,6 +74,64 @@ def test_the_gradient_is_nearly_that_of_all_images(network):
     for name, gradient in found.items():
         assert F.cosine_similarity(gradient.flatten(), expected[name].flatten(), dim=0) > 0.95, name
         assert 0.8 < gradient.norm() / expected[name].norm() < 1.25, name
+
+
+@pytest.mark.parametrize("backbone", [SmallNet(3, 8), PlainBackbone()], ids=["own layers", "plain layers"])
+def test_an_exact_network_has_the_gradient_of_a_pass_in_which_all_images_learn(backbone):
+    network = Network(backbone, 4, 3)
+    labels = torch.randint(4, (LEARNED,), generator=torch.Generator().manual_seed(0))
+    found = []
+    for exact in (True, False):
+        network.exact = exact
+        network.zero_grad()
+        logits = network(128 + 60 * images(), targets=CONSTANT if exact else 0).logits
+        F.cross_entropy(logits[:LEARNED], labels).backward()
+        found.append({name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None})
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(gradient, found[1][name], atol=1e-6, rtol=1e-4)
+
+
+# Trained weights and real views ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trainer:
+    """FixMatch on digits after a hundred steps."""
+    changes = {"data.name": "digits", "data.labels": 40, "method.name": "fixmatch", "model.name": "small-8"}
+    settings = resolve(changes | {"train.batch": 10, "runtime.device": "cpu"})
+    data = load("digits", Path("nowhere"))
+    trainer = Trainer(settings, data, make_split(data, settings.data), torch.device("cpu"))
+    for _ in range(100):
+        trainer.step()
+    return trainer
+
+
+def mean_gradients(trainer: Trainer, batches: Sequence[Batch], *, exact: bool) -> dict[str, Tensor]:
+    """Gradients of the kernels, summed over batches."""
+    network = copy.deepcopy(trainer.online).train()
+    network.exact = exact
+    for batch in batches:
+        trainer.method.step(batch, network, trainer.average).loss.backward()
+    return {name: p.grad for name, p in network.named_parameters() if p.grad is not None and p.ndim > 1}
+
+
+def test_on_real_views_the_gradient_points_in_the_same_direction_but_is_not_exact(trained):
+    batches = [trained.make_batch(*trained.draw_indices()) for _ in range(20)]
+    found, exact = (mean_gradients(trained, batches, exact=exact) for exact in (False, True))
+    for name, gradient in found.items():
+        assert F.cosine_similarity(gradient.flatten(), exact[name].flatten(), dim=0) > 0.96, name
+    whole, expected = (torch.cat([gradient.flatten() for gradient in part.values()]) for part in (found, exact))
+    assert F.cosine_similarity(whole, expected, dim=0) > 0.98
+    assert 0.02 < (whole - expected).norm() / expected.norm() < 0.2
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_every_method_can_train_with_the_exact_gradient(toy_state, method):
+    state = toy_state(method, train__exact_gradient=True)
+    assert state.online.exact
+    for _ in range(2):
+        state.step()
+    assert state.finite
 
 
 def test_target_only_images_get_no_gradient():

@@ -182,4 +182,5 @@ def test_long_runs_have_short_numbers_of_steps(tmp_path):
 
 def test_real_runs_give_all_curves(rivals: list[StoredRun]):
     names = [panel.name for _, panel in draw(rivals, ["training"])]
-    assert names == ["accuracy", "losses", "pseudo-labels", "queue-aggmatch-fold-0"]
+    shares = [f"class-shares-{method}-fold-0" for method in ("aggmatch", "fixmatch")]
+    assert names == ["accuracy", "losses", "pseudo-labels", "separation", *shares, "queue-aggmatch-fold-0"]

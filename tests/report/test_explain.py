@@ -19,6 +19,7 @@ from aggmatch.report.explain import (
     heading,
     image_number,
     panel,
+    percent,
     table,
     three_digits,
 )
@@ -150,12 +151,23 @@ def test_terms_have_three_digits_a_minus_sign_and_room_for_it():
     assert [three_digits(term) for term in (0.9504, -0.0204, -0.0004)] == [" 0.950", "−0.020", " 0.000"]
 
 
+def test_small_shares_differ_from_zero_and_from_each_other():
+    assert [percent(share) for share in (1.0, 0.123, 0.0784, 0.0123, 0.00056, 0.00004)] == [
+        "100",
+        "12",
+        "7.8",
+        "1.2",
+        "0.056",
+        "0.0040",
+    ]
+
+
 def test_the_table_has_a_row_for_each_entry(aggmatch_run: StoredRun):
     (why,) = explain_run(aggmatch_run, [4])
     shown, data = table(why, aggmatch_run.data()), aggmatch_run.data()
     assert len(shown.rows) == 8
     first, entry = dict(zip(shown.columns, shown.rows[0], strict=True)), why.entries[0]
-    assert first["share %"] == 100 * entry.share
+    assert first["share %"] == f"{100 * entry.share:7.3f}"
     terms = *entry.terms.values(), entry.similarity
     assert [first[name] for name in ("feature term", "class term", "sum")] == [three_digits(term) for term in terms]
     assert first["holds"] == str(entry.probs.argmax())
@@ -195,7 +207,7 @@ def test_each_plot_shows_an_image_its_distributions_and_entries(aggmatch_run: St
         assert len(plot.figure.axes) == 1 + 3 + 8
         titles = [axes.get_title(loc="center") for axes in plot.figure.axes]
         for entry in why.entries:
-            assert f"{f'★ {entry.given_label}' if entry.given else ''}\n{100 * entry.share:.0f} %" in titles
+            assert f"{f'★ {entry.given_label}' if entry.given else ''}\n{percent(entry.share)} %" in titles
     assert "votes of 4 subsets" in shown.caption
     assert "As asked for. aggmatch on digits, 20 labels, fold 0, step 30" in shown.caption
 

@@ -174,6 +174,14 @@ def test_the_median_names_its_number_of_evaluations(tmp_path, fakes, evaluations
     assert f" 50.00 ({min(evaluations, 20)}) " in words(page(read_runs(paths), quick=True))
 
 
+@pytest.mark.parametrize(("accuracy", "advised"), [(70.0, False), (60.0, True)])
+def test_classic_learners_on_the_same_features_are_shown_and_recommended_if_as_good(tmp_path, fakes, accuracy, advised):
+    path = write_folder(tmp_path / "a", [], {"accuracy": accuracy, "probes": {"LabelSpreading": 65.0}})
+    text = words(page(read_runs([path]), quick=True))
+    assert "LabelSpreading 65.00 %" in text
+    assert ("LabelSpreading is at least as good here" in text) == advised
+
+
 def test_options_and_percent_signs_are_not_broken():
     assert unbroken("a <b> -- 5 % --steps 1000, or --set.") == (
         "a &lt;b&gt; -- 5\N{NO-BREAK SPACE}% <code>--steps 1000</code>, or <code>--set</code>."
@@ -194,6 +202,7 @@ def test_runs_on_other_labels_are_not_tested_against_each_other(trained, tmp_pat
     assert re.findall(r"\w+ fold \d against \w+ fold \d", words(page(runs))) == [f"{better.name} against {worse.name}"]
 
 
+@pytest.mark.filterwarnings("ignore:.*is not finished. using its checkpoint")
 def test_an_unfinished_run_is_reported_with_what_it_has(trained, tmp_path, fakes):
     path = shutil.copytree(trained["aggmatch"], tmp_path / "part")
     for name in ("summary.json", "model.safetensors"):
@@ -203,9 +212,13 @@ def test_an_unfinished_run_is_reported_with_what_it_has(trained, tmp_path, fakes
     assert "The run is not finished" in text
     assert f"aggmatch train --resume --out {path}" in text
     assert "The title of pseudo-labels" in text
-    assert "Accuracy by class on the test images" not in text
-    assert "Not shown: aggmatch fold 0 is not finished, so its accuracy by class" in text
+    assert "Accuracy by class on the test images" in text
+    assert re.search(r"aggmatch fold 0 is not finished: its predictions are those of the checkpoint of step 12", text)
     assert 'http-equiv="refresh"' not in source
+    shutil.rmtree(path / "checkpoints")
+    text = words(page(read_runs([path])))
+    assert "Accuracy by class on the test images" not in text
+    assert "Not shown: aggmatch fold 0 has no model and no checkpoint yet, so its accuracy by class" in text
 
 
 def test_a_run_that_has_not_logged_yet_is_reported(tmp_path, fakes):
@@ -295,7 +308,7 @@ def test_hostile_names_stay_text(toy_data, tmp_path, monkeypatch):
         assert all(name in elements.text for name in HOSTILE)
         assert all(path.name in elements.text for path in chosen)
         assert len(elements.tags("script")) == 1
-        assert not elements.tags("img")
+        assert all(image["src"].startswith("data:image/png;base64,") for image in elements.tags("img"))
         assert not [name for _, attributes in elements.found for name in attributes if name.startswith("on")]
 
 

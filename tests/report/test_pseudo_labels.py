@@ -97,7 +97,7 @@ def test_images_of_unknown_class_have_no_pseudo_labels_to_compare(aggmatch_run: 
     monkeypatch.setattr(StoredRun, "data", lambda _: DataSet("dark", unknown, known.test, known.classes, False))
     monkeypatch.setattr(StoredRun, "split", lambda _: split)
     aggmatch_run.computed.clear()
-    with pytest.raises(AggMatchError, match="dark"):
+    with pytest.raises(AggMatchError, match="true classes of the unlabelled images of digits"):
         pseudo_labels_at(aggmatch_run, aggmatch_run.snapshots[-1])
     assert len(pseudo_labels_at(aggmatch_run, aggmatch_run.snapshots[-1], known=False).index) > 0
     aggmatch_run.computed.clear()

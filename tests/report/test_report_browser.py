@@ -20,6 +20,7 @@ HARNESS = """<!doctype html><meta charset="utf-8">
 document.getElementById("frame").addEventListener("load", () => {{
   const page = document.getElementById("frame").contentDocument;
   const root = page.documentElement;
+  page.querySelectorAll("details").forEach((fold) => {{ fold.open = true; }});
   const box = (element) => {{ const {{ width, height }} = element.getBoundingClientRect(); return [width, height]; }};
   const table = page.querySelector("table.sortable");
   const column = () => [...table.tBodies[0].rows].map((row) => row.cells[0].textContent.trim());

@@ -17,15 +17,22 @@ def test_the_page_is_written_to_out(run, tmp_path, fakes):
 def test_quiet_prints_nothing(run, tmp_path, fakes):
     write_folder(tmp_path / "a", [line(20)])
     assert run("report", "a", "--quiet") == (0, "", "")
-    assert (tmp_path / "report.html").exists()
+    assert (tmp_path / "a/report.html").exists()
+
+
+def test_the_page_on_one_run_is_in_its_folder_and_that_on_several_is_not(run, tmp_path, fakes):
+    for name in ("a", "b"):
+        write_folder(tmp_path / name, [line(20)])
+    assert run("report", "a")[1] == "Report: a/report.html\n"
+    assert run("report", "a", "b")[1] == "Report: report.html\n"
 
 
 def test_an_interrupted_watch_is_no_failure(run, tmp_path, fakes, monkeypatch):
     write_folder(tmp_path / "a", [line(20)])
     monkeypatch.setattr(report, "page", interrupted_once(report.page))
     code, out, err = run("report", "a", "--watch")
-    assert (code, out) == (0, "Report: report.html\n")
-    assert err == "Watching; open report.html in a browser. Ctrl-C stops.\n"
+    assert (code, out) == (0, "Report: a/report.html\n")
+    assert err == "Watching; open a/report.html in a browser. Ctrl-C stops.\n"
 
 
 @pytest.mark.parametrize("words", [[], ["--watch"]])
@@ -96,4 +103,4 @@ def test_code_that_a_run_names_runs_only_if_it_is_allowed(run, tmp_path, fakes, 
     assert f"--allow-code {tmp_path / 'mine.py'}:Mine" in err
     (tmp_path / "mine.py").write_text(METHOD)
     assert run("report", "a", *words, "--allow-code", "mine.py:Mine")[0] == 0
-    assert "mine.Mine on digits" in (tmp_path / "report.html").read_text()
+    assert "mine.Mine on digits" in (tmp_path / "a/report.html").read_text()

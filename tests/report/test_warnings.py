@@ -1,8 +1,17 @@
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
+import torch
 from tests.folders import SUMMARY, line, write_folder
 
+from aggmatch.data import Images
+from aggmatch.evaluation import Evaluation
+from aggmatch.report import summary
+from aggmatch.report.test_results import PREDICTIONS
 from aggmatch.report.warnings import warnings_of, warnings_of_several
-from aggmatch.runs.stored import read_runs
+from aggmatch.runs.stored import StoredRun, read_runs
 
 
 def titles(path) -> list[str]:
@@ -30,7 +39,7 @@ def test_a_class_below_half_of_the_mean_gives_a_warning(tmp_path, accuracy, fire
     found = list(warnings_of(read_runs([write_folder(tmp_path / "a", [], {"class_accuracy": by_class})])[0]))
     assert [warning.title for warning in found] == (["A class is hardly recognised"] if fires else [])
     if fires:
-        assert found[0].finding == "3: 42.0 %; the mean over classes is 85.20 %."
+        assert found[0].finding == "3: 15 of 36; the mean over classes is 85.20 %."
 
 
 @pytest.mark.parametrize(
@@ -43,6 +52,30 @@ def test_a_method_that_is_sure_before_it_is_right_gives_a_warning(tmp_path, prec
     if fires:
         assert "step 20" in found[0].finding
         assert "--recipe cold-start" in found[0].advice
+
+
+@pytest.mark.parametrize(("auc", "words"), [(0.52, "hardly tells right from wrong"), (0.81, "weight tells right")])
+def test_the_warning_says_whether_the_weight_tells_right_from_wrong(tmp_path, auc, words):
+    logged = {"pseudo_auc": auc, "pseudo_precision_by_weight": [0.1] * 9 + [0.3], "pseudo_class_share": [0.1] * 10}
+    log = [line(20, pseudo_precision=0.2, pseudo_coverage=0.9, **logged)]
+    (warning,) = warnings_of(read_runs([write_folder(tmp_path / "a", log, {})])[0])
+    assert words in warning.finding
+    assert "largest weights, 30 % are right" in warning.finding
+    assert "on one of" not in warning.finding
+    assert ("method.threshold" in warning.advice) == (auc > 0.7)
+
+
+def test_the_warning_recommends_the_recipe_only_to_methods_that_have_it(tmp_path):
+    log = [line(20, pseudo_precision=0.1, pseudo_coverage=1.0)]
+    for method, recommended in (("fixmatch", True), ("mixmatch", False)):
+        (warning,) = warnings_of(read_runs([write_folder(tmp_path / method, log, {}, method=method)])[0])
+        assert ("Try --recipe cold-start" in warning.advice) == recommended
+
+
+def test_the_warning_names_a_class_that_has_most_of_the_weight(tmp_path):
+    log = [line(20, pseudo_precision=0.2, pseudo_coverage=0.9, pseudo_class_share=[0.05, 0.05, 0.1, 0.8, *[0.0] * 6])]
+    (warning,) = warnings_of(read_runs([write_folder(tmp_path / "a", log, {})])[0])
+    assert "80 % of the weight is on one of 10 classes" in warning.finding
 
 
 def precisions(*values: tuple[float, float]) -> list[dict[str, object]]:
@@ -156,3 +189,70 @@ def test_long_lists_are_shortened(tmp_path):
     path = write_folder(tmp_path / "a", [line(1000, queue_fill=[1] * 10)], {}, method="aggmatch")
     (warning,) = warnings_of(read_runs([path])[0])
     assert warning.finding.endswith("7: 1 and 2 more.")
+
+
+# Test images ---------------------------------------------------------------------------------------------------------
+
+
+def with_tests(run: StoredRun, sizes: Sequence[int]) -> StoredRun:
+    """The run on digits with so many test images of each class."""
+    data, labels = run.data(), torch.arange(10).repeat_interleave(torch.tensor(sizes))
+    few = Images(torch.zeros(len(labels), 1, 8, 8, dtype=torch.uint8), labels)
+    run.data_sets.last = (run.data_sets.last[0], replace(data, test=few))  # type: ignore[index]
+    run.drawn["test_fingerprint"] = run.data().test_fingerprint
+    return run
+
+
+@pytest.mark.parametrize(("images", "fires"), [(0, False), (1, False), (4, False), (5, True)])
+def test_a_class_of_few_test_images_is_not_called_hardly_recognised(tmp_path, images, fires):
+    by_class = SUMMARY["class_accuracy"] | {"3": 0.0}
+    (run,) = read_runs([write_folder(tmp_path / "a", [], {"class_accuracy": by_class})])
+    found = list(warnings_of(with_tests(run, [9, 9, 9, images, 9, 9, 9, 9, 9, 9])))
+    assert [warning.title for warning in found] == (["A class is hardly recognised"] if fires else [])
+
+
+def predictions(right: int, wrong: int, confidence: float) -> Evaluation:
+    """Predictions of class 0 with one confidence, so many of them right."""
+    probs = torch.full((right + wrong, 10), (1 - confidence) / 9)
+    probs[:, 0] = confidence
+    return Evaluation(probs, torch.tensor([0] * right + [1] * wrong))
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "confidence", "named"),
+    [
+        (62, 38, 0.995, "100 test images that it predicts with a confidence of at least 0.99, 62 % are right"),
+        (62, 38, 0.92, "at least 0.9, 62 % are right"),
+        (95, 5, 0.995, ""),  # close enough
+        (1, 1, 0.995, ""),  # two images mean nothing
+        (62, 38, 0.7, ""),  # not sure
+    ],
+)
+def test_sure_predictions_that_are_often_wrong_give_a_warning(tmp_path, right, wrong, confidence, named):
+    (run,) = read_runs([write_folder(tmp_path / "a", [], {})])
+    assert not list(warnings_of(run)), "nothing is predicted yet"
+    run.once(PREDICTIONS, lambda: predictions(right, wrong, confidence))
+    found = list(warnings_of(run))
+    assert [warning.title for warning in found] == (["Confidence cannot be trusted"] if named else [])
+    assert all(named in warning.finding for warning in found)
+
+
+def test_test_images_that_changed_since_training_give_a_warning_and_no_interval(tmp_path):
+    (run,) = read_runs([write_folder(tmp_path / "a", [], {})])
+    run.drawn["test_fingerprint"] = "other"
+    (found,) = warnings_of(run)
+    assert found.title == "The test images have changed since training"
+    assert "360 test images that are there now" in found.finding
+    assert summary.test_images(run) is None, "the accuracy of the run is of another number"
+    assert "90.00 % of the test images, which have changed since." in summary.verdict(run)
+
+
+def test_a_short_run_on_own_images_is_not_compared_with_published_results(tmp_path):
+    folder = write_folder(tmp_path / "a", [], {})
+    config = json.loads((folder / "config.json").read_text())
+    config["data"]["name"] = str(tmp_path / "photos")
+    (folder / "config.json").write_text(json.dumps(config))
+    (run,) = read_runs([folder])
+    (found,) = warnings_of(run)
+    assert "publish" not in found.advice
+    assert "1,000 steps; the default is 20,000" in found.finding

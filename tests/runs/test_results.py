@@ -109,7 +109,7 @@ def test_a_run_replaces_its_line_from_before_a_setting_existed(finished, tmp_pat
 def test_a_line_from_before_a_setting_existed_has_the_default(finished):
     run = decode(without(encode(finished), "train", "evaluated"), "it").run
     assert run is not None
-    assert run.settings == finished.settings
+    assert run.settings.identity() == finished.settings.identity()
     assert run.accuracy == finished.accuracy
 
 

@@ -212,10 +212,11 @@ def test_a_corrupt_log_is_named(tmp_path):
     [
         ("summary.json", {"accuracy": 3}, "accuracy_average"),
         ("summary.json", SUMMARY | {"class_accuracy": 7}, "class_accuracy"),
-        ("split.json", {"labeled": 5, "fold": 0}, "labeled"),
-        ("split.json", {"labeled": [1], "fold": "x"}, "fold"),
-        ("split.json", {"labeled": [1], "fold": None}, "fold"),
-        ("split.json", {"labeled": [1]}, "fold"),
+        ("split.json", {"labeled": 5, "fold": 0, "labels": [0]}, "labeled"),
+        ("split.json", {"labeled": [1], "fold": "x", "labels": [0]}, "fold"),
+        ("split.json", {"labeled": [1], "fold": None, "labels": [0]}, "fold"),
+        ("split.json", {"labeled": [1], "labels": [0]}, "fold"),
+        ("split.json", {"labeled": [1], "fold": 0}, "labels"),
     ],
 )
 def test_a_corrupt_summary_or_split_is_named(tmp_path, name, content, key):

@@ -5,18 +5,17 @@ from torch import Tensor, nn
 
 
 class Bands(nn.Module):
-    """Mean brightness of the four rows, columns and diagonals of small images, (B, 12); nothing is random."""
+    """How much brightness varies between rows, columns and diagonals, (B, 3); nothing is random."""
 
     pretrained = True
-    features, side, pixel_mean, pixel_deviation = 12, 4, 0.5, 0.25
+    features, side, pixel_mean, pixel_deviation = 3, 4, 0.5, 0.25
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (B, C, H, W) → features (B, 12)."""
+        """Images (B, C, H, W) → features (B, 3)."""
         grey = self.scale * x.mean(1)
-        rows, columns = grey[:, :4].mean(2), grey[:, :, :4].mean(1)
-        diagonals = [torch.diagonal(grey, k, 1, 2).mean(1) for k in range(4)]
-        return torch.cat([rows, columns, torch.stack(diagonals, 1)], 1)
+        diagonals = torch.stack([torch.diagonal(grey, k, 1, 2).mean(1) for k in range(4)], 1)
+        return torch.stack([part.var(1) for part in (grey.mean(2), grey.mean(1), diagonals)], 1)

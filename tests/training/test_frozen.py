@@ -126,6 +126,6 @@ def test_a_chosen_network_is_trained_from_scratch(tmp_path: Path, changes: dict[
 
 
 def test_without_weights_a_folder_is_learned_from_scratch_in_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("aggmatch.settings.find_spec", lambda name: None)
+    monkeypatch.setattr("aggmatch.settings.weights_installed", lambda: False)
     chosen = resolve({"data.name": str(tmp_path), "runtime.device": "cpu"})
     assert (chosen.model.name, chosen.train.backbone, chosen.train.steps) == ("small-32", "scratch", 2000)

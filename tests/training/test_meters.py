@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from aggmatch.errors import AggMatchError
-from aggmatch.training.meters import Meters, Pace
+from aggmatch.training.meters import Meters, Pace, pseudo_label_metrics
 
 
 def add(meters: Meters, step: int, **values: float) -> None:
@@ -43,6 +43,43 @@ def test_sums_from_a_version_that_logged_other_values_are_dropped():
     assert meters.read() == {"loss": 3.0}
     with pytest.raises(AggMatchError, match="same values"):
         add(meters, 2, loss=1.0, precision=0.5)
+
+
+def test_a_vector_has_a_mean_for_each_item():
+    meters = Meters(torch.device("cpu"))
+    for step, shares in enumerate(([0.0, 1.0, 2.0], [1.0, 1.0, 4.0])):
+        values = {"loss": torch.tensor(1.0), "shares": torch.tensor(shares), "rate": torch.tensor(2.0)}
+        meters.add(values, torch.tensor(float(step)))
+    assert meters.read() == {"loss": 1.0, "shares": [0.5, 1.0, 3.0], "rate": 2.0}
+    with pytest.raises(AggMatchError, match="after loss, shares, rate"):
+        meters.add({"loss": torch.tensor(1.0)}, torch.tensor(2.0))
+
+
+def test_an_item_of_a_vector_that_is_not_finite_is_found():
+    meters = Meters(torch.device("cpu"))
+    meters.add({"shares": torch.tensor([1.0, float("nan")])}, torch.tensor(4.0))
+    assert meters.first_bad_value() == ("shares", 5)
+
+
+def test_pseudo_label_metrics_are_quotients_of_means():
+    means = {"loss": 1.0, "pseudo_recall": 0.2, "pseudo_coverage": 0.5, "pseudo_by_class": [0.1, 0.4]}
+    means |= {"pseudo_ordered": 0.15, "pseudo_pairs": 0.2, "pseudo_precision_by_weight": [0.0, 1 / 3]}
+    assert pseudo_label_metrics(means) == {
+        "loss": 1.0,
+        "pseudo_recall": 0.2,
+        "pseudo_coverage": 0.5,
+        "pseudo_precision": pytest.approx(0.4),
+        "pseudo_class_share": [0.2, 0.8],
+        "pseudo_auc": pytest.approx(0.75),
+        "pseudo_precision_by_weight": [0.0, 0.3333],
+    }
+
+
+def test_quotients_of_nothing_are_left_out():
+    means = {"pseudo_recall": 0.0, "pseudo_coverage": 0.0, "pseudo_by_class": [0.0, 0.0]}
+    means |= {"pseudo_ordered": 0.0, "pseudo_pairs": 0.0}
+    assert pseudo_label_metrics(means) == {"pseudo_recall": 0.0, "pseudo_coverage": 0.0}
+    assert pseudo_label_metrics({"loss": 1.0}) == {"loss": 1.0}
 
 
 def test_meters_continue_from_their_state():

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from aggmatch.settings import OptimSettings
-from aggmatch.training.optim import SGD, average_decay, cosine_rate, update_average
+from aggmatch.settings import OptimSettings, resolve
+from aggmatch.training.optim import SGD, average_decay, learning_rate, update_average
 
 
 def network(seed: int = 0) -> nn.Sequential:
@@ -19,13 +19,14 @@ def backward(model: nn.Module, seed: int) -> None:
     model(torch.randn(5, 1, 4, 4, generator=torch.Generator().manual_seed(seed))).square().mean().backward()
 
 
-def test_sgd_equals_torchs_sgd_with_weight_decay_on_kernels_only():
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_sgd_equals_torchs_sgd_with_weight_decay_on_kernels_only(nesterov):
     ours, theirs = network(), network()
     kernels = [p for p in theirs.parameters() if p.ndim > 1]
     others = [p for p in theirs.parameters() if p.ndim == 1]
     groups = [{"params": kernels, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    reference = torch.optim.SGD(groups, lr=0.05, momentum=0.9, nesterov=True)
-    optimizer = SGD(ours, OptimSettings(lr=0.05, momentum=0.9, weight_decay=0.1))
+    reference = torch.optim.SGD(groups, lr=0.05, momentum=0.9, nesterov=nesterov)
+    optimizer = SGD(ours, OptimSettings(lr=0.05, momentum=0.9, nesterov=nesterov, weight_decay=0.1))
     for step in range(5):
         for model in (ours, theirs):
             backward(model, step)
@@ -35,6 +36,19 @@ def test_sgd_equals_torchs_sgd_with_weight_decay_on_kernels_only():
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b)
         assert a.grad is None
+
+
+def test_parameters_of_a_pretrained_backbone_move_by_a_share_of_the_rate():
+    plain, slow = network(), network()
+    settings = OptimSettings(momentum=0.0, weight_decay=0.1, backbone_rate=0.25)
+    before = [parameter.detach().clone() for parameter in plain.parameters()]
+    for model, name in ((plain, ""), (slow, "0.")):
+        backward(model, 0)
+        SGD(model, settings, name).step(torch.tensor(0.1))
+    moved, less = ([b - a for a, b in zip(before, model.parameters(), strict=True)] for model in (plain, slow))
+    torch.testing.assert_close(less[0], moved[0] / 4)  # the convolution, whose name starts with "0."
+    for usual, same in zip(moved[1:], less[1:], strict=True):
+        torch.testing.assert_close(same, usual)
 
 
 def test_sgd_continues_from_its_state():
@@ -56,7 +70,32 @@ def test_sgd_continues_from_its_state():
     ("progress", "share"), [(0.0, 1.0), (0.5, math.cos(7 * math.pi / 32)), (1.0, math.cos(7 * math.pi / 16))]
 )
 def test_the_learning_rate_follows_seven_sixteenths_of_a_cosine(progress, share):
-    assert cosine_rate(0.03, torch.tensor(progress)).item() == pytest.approx(0.03 * share)
+    assert learning_rate(OptimSettings(lr=0.03), torch.tensor(progress)).item() == pytest.approx(0.03 * share)
+
+
+def test_the_learning_rate_can_end_at_a_share_of_the_largest_one():
+    settings = OptimSettings(lr=2.0, final=0.1)
+    rates = [learning_rate(settings, torch.tensor(progress)).item() for progress in (0.0, 0.5, 1.0)]
+    assert rates == pytest.approx([2.0, 1.1, 0.2])
+
+
+@pytest.mark.parametrize("final", [None, 0.1])
+def test_after_a_warm_up_the_learning_rate_falls_over_the_other_steps(final):
+    plain = OptimSettings(lr=2.0, final=final)
+    warm = OptimSettings(lr=2.0, final=final, warmup=0.2, warmup_from=0.25)
+    grown = [learning_rate(warm, torch.tensor(progress)).item() for progress in (0.0, 0.1, 0.2)]
+    assert grown == pytest.approx([0.5, 1.25, 2.0])
+    for share in (0.25, 1.0):
+        fallen = learning_rate(warm, torch.tensor(0.2 + 0.8 * share))
+        assert fallen.item() == pytest.approx(learning_rate(plain, torch.tensor(share)).item(), rel=1e-5)
+
+
+def test_the_official_schedule_of_paws_is_reproduced():
+    # 600 epochs of 195 steps: ten of them grow from 0.8 to 3.2, the others fall to 0.032.
+    settings = resolve({"method.name": "paws", "data.name": "cifar10"}).optim
+    epochs = {0: 0.8, 5: 2.0, 10: 3.2, 305: (3.2 + 0.032) / 2, 600: 0.032}
+    for epoch, rate in epochs.items():
+        assert learning_rate(settings, torch.tensor(epoch / 600)).item() == pytest.approx(rate, rel=1e-4)
 
 
 def test_the_average_moves_towards_the_network_by_one_minus_its_decay():

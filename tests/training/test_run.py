@@ -350,6 +350,16 @@ def test_the_error_of_a_corrupt_snapshot_names_its_file(finished: RunFolder, tmp
         Snapshot.load(path, finished.settings())
 
 
+def test_snapshots_are_also_taken_at_given_steps(tmp_path: Path):
+    changes = {"runtime__snapshots": [1.0], "runtime__snapshot_steps": [5, 7, 24, 9000]}
+    run = complete(loop.start(quick(**changes), tmp_path / "run"))
+    assert [path.stem for path in sorted(run.folder.snapshots.iterdir())] == [
+        "step-00000005",
+        "step-00000007",
+        "step-00000024",
+    ]
+
+
 def test_a_run_without_snapshots_writes_none(tmp_path: Path):
     run = complete(loop.start(quick(runtime__snapshots=[]), tmp_path / "run"))
     assert not run.folder.snapshots.exists()

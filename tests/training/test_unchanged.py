@@ -43,7 +43,9 @@ def one_thread():
 @pytest.mark.parametrize("method", RECORDED["methods"])
 def test_fifty_steps_give_the_recorded_weights(method, tmp_path, one_thread):
     recorded = RECORDED["methods"][method]
-    settings = aggmatch.resolve(RECORDED["settings"] | {"method.name": method} | recorded["settings"])
+    settings = aggmatch.resolve(
+        RECORDED["settings"] | {"method.name": method, "recipe": "paper"} | recorded["settings"]
+    )
     run = aggmatch.start(settings, tmp_path / "run")
     losses = [record["loss"] for record in run.train()]
 

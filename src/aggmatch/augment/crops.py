@@ -10,6 +10,7 @@ from torch import Tensor
 
 from aggmatch.augment.randaugment import INDEX, blend, tone
 from aggmatch.augment.settings import CropSettings
+from aggmatch.functional import one_hot
 
 ASPECT = 4 / 3
 """Largest ratio between the sides of a crop, before it is resized to a square."""
@@ -94,9 +95,14 @@ def resizing(start_N: Tensor, length_N: Tensor, source: int, side: int) -> Tenso
 def recolor(images: Tensor, settings: CropSettings, generator: torch.Generator) -> Tensor:
     """Jitter, then solarize, then equalize, each for its share of the images; (N, C, H, W) → (N, C, H, W)."""
     count = len(images)
-    if settings.jitter and settings.jittered:
-        for op_N, factor_N in zip(*draw_jitter(count, settings, generator), strict=True):
-            images = blend(images, op_N, factor_N)
+    if (settings.jitter or settings.hue) and settings.jittered:
+        op_3N, factor_3N = draw_jitter(count, settings, generator)
+        turn_4N = draw_turns(op_3N, settings, generator) if settings.hue and images.shape[1] == 3 else None
+        for place in range(4):
+            if turn_4N is not None:
+                images = turn_hue(images, turn_4N[place])
+            if place < 3:
+                images = blend(images, op_3N[place], factor_3N[place])
     for name, share in (("solarize", settings.solarized), ("equalize", settings.equalized)):
         if share:
             chosen_N, magnitude_N = uniform((2, count), generator)
@@ -111,3 +117,36 @@ def draw_jitter(count: int, settings: CropSettings, generator: torch.Generator) 
     op_3N = torch.where(order_3N == 0, INDEX["brightness"], INDEX["contrast"]).where(order_3N < 2, INDEX["color"])
     op_3N = op_3N.where(uniform((count,), generator) < settings.jittered, INDEX["identity"])
     return op_3N, 1 + settings.jitter * (2 * uniform((3, count), generator) - 1)
+
+
+def draw_turns(op_3N: Tensor, settings: CropSettings, generator: torch.Generator) -> Tensor:
+    """Draw by which share of the colour circle the hue turns before, between or after the other changes, (4, N).
+
+    Each image with jitter turns at one of the four places, so that all orders of the four changes are equally likely.
+    """
+    place_N, turn_N = uniform((2, op_3N.shape[1]), generator)
+    turn_N = settings.hue * (2 * turn_N - 1) * (op_3N[0] != INDEX["identity"])
+    return turn_N * one_hot((4 * place_N).long(), 4).T
+
+
+def turn_hue(images: Tensor, turn_N: Tensor) -> Tensor:
+    """Turn the hue of colour images by a share of the colour circle; lightness and saturation (HSV) stay the same.
+
+    With V the largest and δ the range of the channels of a pixel, channel n of (5, 3, 1) for red, green and blue is
+    V − δ·clamp(min(k, 4 − k), 0, 1),   k = (n + 6·hue) mod 6.
+
+    images: (N, 3, H, W). Returns (N, 3, H, W), uint8.
+    """
+    pixels = images.float()
+    red, green, blue = pixels.unbind(1)
+    least_NHW, value_NHW = pixels.aminmax(dim=1)
+    range_NHW = value_NHW - least_NHW
+    sixths_NHW = torch.where(
+        value_NHW == red, green - blue, torch.where(value_NHW == green, blue - red, red - green)
+    ) / range_NHW.clamp(min=1)
+    sixths_NHW = sixths_NHW + torch.where(value_NHW == red, 0, torch.where(value_NHW == green, 2, 4))
+    sixths_NHW = sixths_NHW + 6 * turn_N[:, None, None]
+    channel_3 = 5 - 2 * torch.arange(3, device=images.device)
+    k_N3HW = (channel_3[:, None, None] + sixths_NHW[:, None]) % 6
+    part_N3HW = torch.minimum(k_N3HW, 4 - k_N3HW).clamp(0, 1)
+    return (value_NHW[:, None] - range_NHW[:, None] * part_N3HW + 0.5).to(torch.uint8)

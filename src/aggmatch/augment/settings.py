@@ -38,6 +38,8 @@ class CropSettings(Settings):
     """Side of a small crop as a share of the image's side; rounded to whole pixels, at least 4."""
     jitter: Fraction = 0.4
     """Brightness, contrast and saturation change by factors from 1 − jitter to 1 + jitter, in random order."""
+    hue: Annotated[float, Range(0, 0.5)] = 0.0
+    """The hue of colour images turns by up to this share of the colour circle, in random order with the others."""
     jittered: Fraction = 0.8
     """Share of the crops with colour jitter."""
     solarized: Fraction = 0.2

@@ -148,7 +148,8 @@ def bytes_moved(network: Network, calls: Iterable[Call]) -> int:
     learns = any(parameter.requires_grad for parameter in network.parameters())
     for call in calls:
         images, targets = Pass(*call.arguments, **call.keywords)
-        learned = len(images) - targets if call.gradient and learns else 0
+        skipped = 0 if network.exact else targets
+        learned = len(images) - skipped if call.gradient and learns else 0
         values = activation_values(network.backbone, images.shape[1:])
         total += 2 * arithmetic_of(network).itemsize * values * (len(images) + learned)
     return total

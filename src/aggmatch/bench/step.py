@@ -187,7 +187,7 @@ def endless(settings: RunSettings) -> RunSettings:
         settings,
         optim=replace(settings.optim, lr=1e-9),
         train=replace(settings.train, steps=max(settings.train.steps, 2**20), evaluate_every=NEVER),
-        runtime=replace(settings.runtime, checkpoint_every=NEVER, snapshots=()),
+        runtime=replace(settings.runtime, checkpoint_every=NEVER, snapshots=(), snapshot_steps=()),
     )
 
 

@@ -3,12 +3,12 @@
 import sys
 from typing import NoReturn
 
-from aggmatch.cli import train, page, inference, experiments, report, bench  # isort: skip - the order in the help
+from aggmatch.cli import train, page, labels, inference, experiments, report, bench  # isort: skip - help's order
 from aggmatch.cli.app import app
 from aggmatch.console import print_plainly
 from aggmatch.errors import AggMatchError
 
-__all__ = ["app", "bench", "experiments", "inference", "main", "page", "report", "train"]
+__all__ = ["app", "bench", "experiments", "inference", "labels", "main", "page", "report", "train"]
 
 
 def main() -> None:

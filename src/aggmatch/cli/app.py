@@ -101,7 +101,7 @@ def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> 
         follow(
             run.train(),
             title=title or short_name(run.settings.method_name),
-            done=run.state.steps_done,
+            steps_done=lambda: run.state.steps_done,
             steps=run.settings.train.steps,
             network=run.settings.train.evaluated,
             quiet=quiet,

@@ -82,6 +82,8 @@ def compare(
     failed = train_all(runs, quiet=quiet)
     table = experiment.compare(collect(runs))
     stdout.print(table.rich())
+    if simpler := experiment.recommend(table):
+        say(simpler)
     say(f"Also in {', '.join(map(str, experiment.write(table, out)))}")
     raise_failed(failed, len(runs))
 
@@ -255,7 +257,10 @@ def read_places(places: list[Path], allow: list[str]) -> "list[StoredRun]":
                 say(f"Left out {path}: {error}", error=True)
     if not found:
         raise AggMatchError(f"No run could be read in {', '.join(map(str, places))}.")
-    return most_complete(found)
+    runs = most_complete(found)
+    if twice := len(found) - len(runs):
+        say(f"Left out {plural(twice, 'run')}: the same settings, labels and images as another one.", error=True)
+    return runs
 
 
 def read_file(path: Path, allow: list[str]) -> "list[StoredRun]":

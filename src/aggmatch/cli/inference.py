@@ -1,4 +1,4 @@
-"""Commands that use a finished model: predict, export."""
+"""Commands that use a trained model: predict, export."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,7 @@ from aggmatch.cli.app import AllowCode, Device, app, gather
 from aggmatch.errors import AggMatchError
 
 FORMATS = (".csv", ".json")
-Trained = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
+Trained = Annotated[Path, typer.Argument(help="Folder of a run. Of an unfinished one, the newest checkpoint is used.")]
 
 
 @app.command()
@@ -23,7 +23,7 @@ def predict(
     device: Device = None,
     allow_code: AllowCode = None,
 ) -> None:
-    """Predict the classes of new images with a finished run's model."""
+    """Predict the classes of new images with a run's model."""
     if out is not None:
         check_out(out, run, FORMATS)
 
@@ -62,7 +62,7 @@ def export(
     out: Annotated[Path | None, typer.Option(help="File to write.", show_default="RUN/model.onnx")] = None,
     allow_code: AllowCode = None,
 ) -> None:
-    """Write a finished run's model as ONNX: images in, class probabilities out."""
+    """Write a run's model as ONNX: images in, class probabilities out."""
     from aggmatch.console import say
     from aggmatch.files import write_atomically
     from aggmatch.inference.export import to_onnx

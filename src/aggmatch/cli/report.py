@@ -32,7 +32,11 @@ def figures(
     device: Device = None,
     allow_code: AllowCode = None,
 ) -> None:
-    """Draw figures of runs: accuracy, pseudo labels, mistakes, attention, features."""
+    """Draw figures of runs: accuracy, pseudo labels, mistakes, attention, features.
+
+    For the figures of the paper as printed, train with --set runtime.snapshot_steps='[1000, 4000, 10000, 40000]'; the
+    page "Figures and explanations" of the documentation names the figure for each of them.
+    """
     from aggmatch.console import say
     from aggmatch.files import make_folder, write_atomically
     from aggmatch.report.figure import files
@@ -104,7 +108,10 @@ def explain(
 @app.command()
 def report(
     runs: Runs,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("report.html"),
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The page.", show_default="RUN/report.html; of several runs, report.html"),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Rewrite it while the runs train, until they end.")] = False,
     data_dir: DataDir = None,
     download: Download = False,
@@ -113,6 +120,7 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Write one page on what training did and how far to trust it; several runs are compared."""
+    out = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
     if out.is_dir():
         raise AggMatchError(f"--out must name a file, got the folder {out}. For example: --out {out / 'report.html'}")
     changes = gather(None, None, data_dir=data_dir, device=device)

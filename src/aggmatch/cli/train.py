@@ -1,6 +1,7 @@
 """Commands for one run: train and evaluate; and list."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,8 @@ from aggmatch.errors import AggMatchError, unknown
 from aggmatch.registry import short_name
 
 if TYPE_CHECKING:
+    from aggmatch.data import DataSet, Split
+    from aggmatch.settings import RunSettings
     from aggmatch.tables import Table
     from aggmatch.training.run import Run
 
@@ -46,6 +49,10 @@ def train(
     split: Annotated[Path | None, typer.Option(help="Reuse the labelled images of a split.json.")] = None,
     labels_file: Annotated[
         Path | None, typer.Option(help="Table of labels for a folder of images: CSV with columns file, label.")
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN", help="Start from the networks of an earlier run, with its test images."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     data_dir: DataDir = None,
@@ -75,33 +82,58 @@ def train(
 
     from aggmatch.runs.folder import run_name
     from aggmatch.settings import resolve, with_split
+    from aggmatch.training import earlier
     from aggmatch.training import run as loop
 
+    if from_ is not None:
+        if resume:
+            raise AggMatchError("--from starts a new run and --resume continues one. Choose one of them.")
+        layers = [earlier.taken_settings(from_, allow_code or ()), *layers]
     if out is None:
         out = Path("runs") / run_name(resolve(with_split(layers)))
+        out = earlier.free_folder(out) if from_ is not None else out
     if resume:
         run = loop.resume(out, layers, download=download, allow=allow_code or ())
+        if not run.finished:
+            say_what_was_read(run.settings, run.data, run.split, quiet=quiet)
     else:
-        run = loop.start(resolve(with_split(layers)), out, download=download)
-    say_what_was_read(run, quiet=quiet)
+        settings = resolve(with_split(layers))
+        on_read = partial(say_what_was_read, settings, quiet=quiet)
+        run = loop.start(settings, out, download=download, on_read=on_read)
     follow_run(run, quiet=quiet)
     if not quiet:
         print_summary(run)
 
 
-def say_what_was_read(run: "Run", *, quiet: bool) -> None:
-    """Print what own images are, and warn about what looks wrong; nothing for other data sets and finished runs."""
+def say_what_was_read(settings: "RunSettings", data: "DataSet", split: "Split", *, quiet: bool) -> None:
+    """Print what own images are and how they are learned, and warn about what looks wrong; nothing for other data."""
     from aggmatch.console import say
     from aggmatch.data import is_own_images
     from aggmatch.data.summary import describe, doubts
     from aggmatch.runs.stats import small_test
 
-    if not is_own_images(run.settings.data.name) or run.finished:
+    if not is_own_images(settings.data.name):
         return
-    say(f"{describe(run.data, run.split)}.", quiet=quiet)
-    for doubt in [*doubts(run.data, run.split), small_test(len(run.data.test))]:
+    say(f"{describe(data, split)}.", quiet=quiet)
+    say(how_it_learns(settings), quiet=quiet)
+    for doubt in [*doubts(data, split), small_test(len(data.test))]:
         if doubt:
             say(f"Warning: {doubt}", error=True)
+
+
+def how_it_learns(settings: "RunSettings") -> str:
+    """Return a sentence on the network of a run and its length."""
+    from aggmatch.models.pretrained import HINT, weights_installed
+
+    name, steps = short_name(settings.model.name), f"{settings.train.steps:,} steps"
+    match settings.train.backbone:
+        case "frozen":
+            return f"{name} is pretrained and frozen: its features are computed once, then {steps} train a classifier."
+        case "finetune":
+            return f"{name} is pretrained: {steps} train all its layers."
+        case "scratch":
+            more = "" if weights_installed() else f" Pretrained weights need far fewer labels. {HINT}"
+            return f"{name} is trained from scratch, {steps}.{more}"
 
 
 def print_summary(run: "Run") -> None:
@@ -127,12 +159,17 @@ def print_summary(run: "Run") -> None:
         f"fold {summary['fold']}, {summary['steps']} steps, {run.settings.recipe} recipe: {result}, "
         f"{summary['seconds']:.0f} s."
     )
+    if probes := summary.get("probes"):
+        best = max(probes, key=probes.__getitem__)
+        simpler = " Use the simpler one." if accuracy is not None and probes[best] >= accuracy else ""
+        listed = ", ".join(f"{name} {value:.2f} %" for name, value in probes.items())
+        say(f"On the same features and labels: {listed}.{simpler}")
     say(f"Run folder: {run.folder.path}")
 
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run. Of an unfinished one, the newest checkpoint is used.")],
     images: Annotated[
         Path | None, typer.Argument(help="Other images: a folder or .zip with one subfolder per class.")
     ] = None,
@@ -141,7 +178,7 @@ def evaluate(
     device: Device = None,
     allow_code: AllowCode = None,
 ) -> None:
-    """Measure the test accuracy of a finished run's model, overall and by class, or its accuracy on other images."""
+    """Measure the test accuracy of a run's model, overall and by class, or its accuracy on other images."""
     from aggmatch.console import say, stdout
     from aggmatch.data import Split
     from aggmatch.inference.model import TrainedModel

@@ -54,6 +54,10 @@ class Images:
         """Return the same images on `device`."""
         return type(self)(self.pixels.to(device), self.labels.to(device), self.names)
 
+    def digests(self) -> list[str]:
+        """Return a hash of the pixels of each image, which stays when a file moves or gets a label."""
+        return [hashlib.blake2b(image.tobytes(), digest_size=16).hexdigest() for image in self.pixels.cpu().numpy()]
+
     def take(self, positions: Sequence[int]) -> Self:
         """Return the images at these positions, in the given order."""
         index = torch.tensor(positions, dtype=torch.int64)

@@ -17,13 +17,17 @@ from aggmatch.data.folder import (
     Labeled,
     find_images,
     folder_layout,
+    folders_of_classes,
     found,
     list_known,
     name_below,
     own_table,
     table_layout,
+    test_folder,
+    training_root,
 )
 from aggmatch.data.images import UNKNOWN, DataSet, Images
+from aggmatch.data.labels_file import labels_of, read_labels
 from aggmatch.data.pixels import decode_all
 from aggmatch.errors import AggMatchError
 from aggmatch.files import cache_folder
@@ -84,6 +88,35 @@ def read_folder(
         kept_items = [items[position] for position in kept]
         train, test = hold_out(train, [name_to_hash(item, root) for item in kept_items], holdout)
     return checked(DataSet(name or str(path), train, test, classes, mirror=True), bool(tests) or holdout > 0)
+
+
+def read_unsorted(
+    path: Path, side: int, *, labels_file: Path | None = None, cache_dir: str | None = None
+) -> tuple[Images, tuple[str, ...]]:
+    """Read all images of a folder or .zip but its test images, even if few or none have a label; and their classes.
+
+    See `read_own_images` for the parameters. Without a table, the folders of classes tell the labels; images elsewhere
+    have none.
+
+    Example: `read_unsorted(Path("photos"), 128)[0].labels` is −1 for every image before the first label.
+    """
+    with unpacked(path, cache_dir) as folder:
+        if not folder.is_dir():
+            raise AggMatchError(f"{path} is not a folder of image files, or a .zip of one.")
+        files, test, root = find_images(folder), test_folder(folder), training_root(folder)
+        if table := labels_file or own_table(folder):
+            given = labels_of(read_labels(table), files, folder, table)
+        else:
+            known = folders_of_classes(folder, root)
+            below = {file: file.relative_to(root).parts[0] for file in files if file.is_relative_to(root)}
+            given = {file: name for file, name in below.items() if name in known}
+        classes = tuple(sorted(set(given.values())))
+        numbers = {name: k for k, name in enumerate(classes)}
+        items = [Labeled(file, numbers[given[file]] if file in given else UNKNOWN) for file in files]
+        cache = Cache(cache_folder(cache_dir) / "images")
+        every, kept = read_images(items, folder, side, cache=cache)
+    wanted = [row for row, position in enumerate(kept) if test is None or not files[position].is_relative_to(test)]
+    return every.take(wanted), classes
 
 
 def from_arrays(arrays: Arrays, name: str, holdout: float) -> DataSet:

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from aggmatch.data.images import DataSet, Images, Source
-from aggmatch.data.splits import DataSettings
+from aggmatch.data.splits import DataSettings, keep_test_images
 from aggmatch.errors import AggMatchError
 from aggmatch.progress import Progress
 from aggmatch.registry import Registry, is_code
@@ -94,8 +94,8 @@ def own_images_in(folder: Path) -> list[str]:
 
 
 def load_for(settings: DataSettings, data_dir: str, download: bool = False, *, cache_dir: str | None = None) -> DataSet:
-    """Read the data set that the settings of a run name."""
-    return load(
+    """Read the data set that the settings of a run name, with the test images of an earlier run if they say so."""
+    data = load(
         settings.name,
         data_dir,
         download,
@@ -104,6 +104,16 @@ def load_for(settings: DataSettings, data_dir: str, download: bool = False, *, c
         labels_file=settings.labels_file,
         cache_dir=cache_dir,
     )
+    if settings.test_images is None or has_test_folder(settings.name):
+        return data
+    return keep_test_images(data, Path(settings.test_images))
+
+
+def has_test_folder(name: str) -> bool:
+    """Whether images of your own come with a folder of test images, which then decides what is tested."""
+    from aggmatch.data.folder import test_folder
+
+    return Path(name).is_dir() and test_folder(Path(name)) is not None
 
 
 def load(

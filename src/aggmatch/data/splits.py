@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,9 @@ class DataSettings(Settings):
     """Height and width in pixels to which own images are scaled; other data sets have a fixed size."""
     holdout: Annotated[float, Range(0, 0.9)] = 0.2
     """Share of the labelled images of each class that become test images if own images have none; 0 for no test."""
+    test_images: str | None = None
+    """A run folder, or its split.json: its test images stay the test images of a folder without test images, however
+    many labels the folder has gained; null to choose them by holdout."""
     fold: Natural = 0
     """Seed of the choice of labels. The mean ± std of a table is over folds 0, 1 and 2."""
     split: str | None = None
@@ -96,6 +100,8 @@ class Split:
     """Fingerprint of the training images; None in old split files."""
     test_fingerprint: str | None = None
     """Fingerprint of the test images of a run with this split; None in old split files."""
+    test_images: tuple[str, ...] = ()
+    """Of images of your own, a hash of each test image, so that a later run can keep them; empty in old files."""
 
     def tested_on(self, data: DataSet) -> bool:
         """Whether the test images of `data` are those of the split; True if the split does not know them."""
@@ -114,6 +120,8 @@ class Split:
         names = ("data", "classes", "fold", "images", "fingerprint", "test_fingerprint")
         content: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
         content |= {name: getattr(self, name).tolist() for name in ("labeled", "labels", "unlabeled")}
+        if self.test_images:
+            content["test_images"] = list(self.test_images)
         if content["unlabeled"] == list(range(self.images)):
             content["unlabeled"] = "all"
         return (json.dumps(content) + "\n").encode()
@@ -133,7 +141,7 @@ class Split:
             raise unusable(path, f"images, labels or class names of {data.name} have changed since it was drawn")
         unlabeled = range(size) if content["unlabeled"] == "all" else sorted(content["unlabeled"])
         tensors = (_indices(content["labeled"]), _indices(content["labels"]), _indices(unlabeled))
-        prints = (fingerprint, content.get("test_fingerprint"))
+        prints = (fingerprint, content.get("test_fingerprint"), tuple(content.get("test_images", ())))
         return cls(data.name, len(data.classes), content["fold"], size, *tensors, *prints)
 
 
@@ -156,6 +164,7 @@ class Content(TypedDict):
     unlabeled: Literal["all"] | list[Natural]
     fingerprint: NotRequired[str | None]
     test_fingerprint: NotRequired[str | None]
+    test_images: NotRequired[list[str]]
 
 
 def read_content(path: Path) -> Content:
@@ -197,7 +206,41 @@ def make_split(data: DataSet, settings: DataSettings) -> Split:
     """Return the split that the settings ask for: read from the file `settings.split`, or drawn if that is None."""
     if settings.split is None:
         return draw_split(data, settings)
-    return replace(Split.read(Path(settings.split), data), test_fingerprint=data.test_fingerprint)
+    return replace(Split.read(Path(settings.split), data), **tested(data))
+
+
+def tested(data: DataSet) -> dict[str, Any]:
+    """Return what a split says about the test images; hashes only of images of your own, whose test set can change."""
+    hashes = tuple(data.test.digests()) if data.test.names else ()
+    return {"test_fingerprint": data.test_fingerprint, "test_images": hashes}
+
+
+def keep_test_images(data: DataSet, path: Path) -> DataSet:
+    """Return the data set with the test images of an earlier split; all other images become training images.
+
+    path: the split file, or a run folder with one. Images are found by their content. Warns about those that are gone
+    or have no label any more, and about a file of an older version, which does not list its test images.
+    """
+    wanted = {digest: place for place, digest in enumerate(read_content(path).get("test_images", ()))}
+    if not wanted:
+        warnings.warn(f"{path} does not list its test images: others may be chosen now.", stacklevel=2)
+        return data
+    pixels = torch.cat([data.train.pixels, data.test.pixels])
+    images = replace(
+        data.train,
+        pixels=pixels,
+        labels=torch.cat([data.train.labels, data.test.labels]),
+        names=data.train.names + data.test.names,
+    )
+    digests = images.digests()
+    held = [
+        position for position, label in enumerate(images.labels) if digests[position] in wanted and label != UNKNOWN
+    ]
+    held.sort(key=lambda position: wanted[digests[position]])
+    if len(held) < len(wanted):
+        warnings.warn(f"{len(wanted) - len(held)} of {len(wanted)} test images of {path} are gone.", stacklevel=2)
+    others = sorted(set(range(len(images))) - set(held))
+    return replace(data, train=images.take(others), test=images.take(held))
 
 
 def draw_split(data: DataSet, settings: DataSettings) -> Split:
@@ -236,8 +279,7 @@ def draw_split(data: DataSet, settings: DataSettings) -> Split:
 
     given = _given_labels(data, truth[labeled], settings)
     tensors = (_indices(labeled), _indices(given), _indices(unlabeled))
-    prints = (data.fingerprint, data.test_fingerprint)
-    return Split(data.name, classes, settings.fold, len(truth), *tensors, *prints)
+    return Split(data.name, classes, settings.fold, len(truth), *tensors, data.fingerprint, **tested(data))
 
 
 def official_fold(data: DataSet, settings: DataSettings) -> NDArray[np.int64] | None:

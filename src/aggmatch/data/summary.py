@@ -1,10 +1,9 @@
 """What was read, in one line, and what looks wrong about it before hours of training depend on it."""
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 
-from aggmatch.data.images import UNKNOWN, DataSet, Images
+from aggmatch.data.images import UNKNOWN, DataSet
 from aggmatch.data.pixels import some_of
 from aggmatch.data.splits import Split
 from aggmatch.tables import plural
@@ -76,9 +75,9 @@ def strange_classes(classes: Sequence[str]) -> Iterator[str]:
 
 def copies(data: DataSet) -> Iterator[str]:
     """Yield sentences on images that are there twice: with two labels, or in training and in test."""
-    first_with: dict[bytes, int] = {}
+    first_with: dict[str, int] = {}
     two_classes = []
-    train = image_digests(data.train)
+    train = data.train.digests()
     for position, (digest, label) in enumerate(zip(train, data.train.labels.tolist(), strict=True)):
         if label != UNKNOWN:
             other = first_with.setdefault(digest, position)
@@ -89,7 +88,7 @@ def copies(data: DataSet) -> Iterator[str]:
     places = {digest: position for position, digest in reversed(list(enumerate(train)))}
     in_both = [
         f"{data.train.call(places[digest])} and {data.test.call(position)}"
-        for position, digest in enumerate(image_digests(data.test))
+        for position, digest in enumerate(data.test.digests())
         if digest in places
     ]
     if in_both:
@@ -102,8 +101,3 @@ def copies(data: DataSet) -> Iterator[str]:
 def are(count: int, noun: str) -> str:
     """Return a number with its noun and verb: 1 image is, 2 images are."""
     return f"{plural(count, noun)} {'is' if count == 1 else 'are'}"
-
-
-def image_digests(images: Images) -> list[bytes]:
-    """Return a digest of the pixels of each image."""
-    return [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in images.pixels.cpu().numpy()]

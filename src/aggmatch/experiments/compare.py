@@ -75,8 +75,11 @@ def find_misfits(runs: Sequence[PlannedRun], *, download: bool = False) -> dict[
     for settings in missing:
         split = make_split(data, settings.data)
         try:
-            if load_method(settings.method_name).balanced:
-                check_balance(split.labels, data.classes, settings.train.batch)
+            method = load_method(settings.method_name)
+            if method.balanced:
+                counts = split.labels.bincount(minlength=len(data.classes)).tolist()
+                batch = method.labeled_batch(settings.method, settings.train.batch, counts)
+                check_balance(split.labels, data.classes, batch)
         except AggMatchError as error:
             misfits[settings.method_name] = str(error)
     return misfits
@@ -85,7 +88,8 @@ def find_misfits(runs: Sequence[PlannedRun], *, download: bool = False) -> dict[
 def compare(runs: Sequence[StoredRun]) -> Table:
     """Mean ± sample standard deviation of finished runs over the folds, best method first.
 
-    A fold that a method lacks is an empty cell. The title names data set, labels, steps, network and hardware.
+    A fold that a method lacks is an empty cell. Runs on frozen features also give the rows of the classic learners that
+    they measured on the same features and labels. The title names data set, labels, steps, network and hardware.
     """
     by_method: dict[str, list[StoredRun]] = {}
     for run in runs:
@@ -101,11 +105,32 @@ def compare(runs: Sequence[StoredRun]) -> Table:
         seconds = statistics.mean(run.seconds or 0.0 for run in members)
         numbers = [*mean_and_deviation(list(accuracies.values())), len(members)]
         rows.append([method, *numbers, *map(accuracies.get, folds), seconds])
+    rows += [
+        [name, *mean_and_deviation(list(of.values())), len(of), *map(of.get, folds), None]
+        for name, of in probes(finished).items()
+    ]
     rows.sort(key=lambda row: -row[1])
     first, steps = finished[0], " / ".join(map(str, sorted({run.steps for run in finished})))
     title = f"{first.data_name}, {first.labels} labels, {steps} steps, "
     title += f"test accuracy of the {first.settings.train.evaluated} network at the last step, {first.hardware}"
     return Table(["method", "accuracy %", "± std", "n", *(f"fold {fold}" for fold in folds), "seconds"], rows, title)
+
+
+def probes(runs: Sequence[StoredRun]) -> dict[str, dict[int, float]]:
+    """Return the accuracies of classic learners on the features of these runs: name → fold → percent."""
+    found: dict[str, dict[int, float]] = {}
+    for run in runs:
+        for name, accuracy in run.probes.items():
+            found.setdefault(f"{name} (same features)", {})[run.fold] = accuracy
+    return found
+
+
+def recommend(table: Table) -> str | None:
+    """Return advice to use a classic learner, if it is the best row of a comparison."""
+    best = str(table.rows[0][0])
+    if "(same features)" not in best:
+        return None
+    return f"The best is {best}: no method is better here. Use it, it is simpler."
 
 
 def write(table: Table, out: Path) -> list[Path]:

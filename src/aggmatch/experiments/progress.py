@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, TaskID
 from rich.text import Text
 
-from aggmatch.console import describe, say, stdout
+from aggmatch.console import RunProgress, bar_columns, every_second, say, stdout
 from aggmatch.experiments.parallel import Event
-from aggmatch.experiments.planned import Failure
+from aggmatch.experiments.planned import Failure, PlannedRun
 
 
 def show_progress(events: Iterable[Event | Failure], *, quiet: bool) -> Iterator[Failure]:
@@ -19,34 +19,59 @@ def show_progress(events: Iterable[Event | Failure], *, quiet: bool) -> Iterator
             yield event
 
 
+def progress_of(run: PlannedRun) -> RunProgress:
+    """The progress of a run that starts now; its process tells of steps through the log only."""
+    train = run.settings.train
+    return RunProgress(run.title, train.steps, train.evaluated, run.steps_done)
+
+
 def show_lines(events: Iterable[Event | Failure]) -> Iterator[Event | Failure]:
-    """Print a line when a run starts, is evaluated, and ends."""
-    for event in events:
-        train = event.run.settings.train
-        if isinstance(event, Event) and event.record is None:
-            say(f"{event.run.title}  {event.what}")
-        elif isinstance(event, Event) and event.record and "accuracy_average" in event.record:
-            facts = describe(dict(event.record), train.evaluated).values()
-            say("  ".join([event.run.title, f"step {event.record['step']}/{train.steps}", *facts]))
-        yield event
+    """Print a line when a run starts, is evaluated and ends, at each tenth of it, and every 30 seconds."""
+    training: dict[Path, RunProgress] = {}
+
+    def show() -> None:
+        for state in list(training.values()):
+            if state.line_due():
+                say(state.line())
+
+    with every_second(show):
+        for event in events:
+            path = event.run.path
+            if isinstance(event, Failure) or event.what in ("finished", "stopped"):
+                training.pop(path, None)
+            elif event.record is None:
+                training[path] = progress_of(event.run)
+            elif training[path].add(event.record) or training[path].line_due():
+                say(training[path].line())
+            if isinstance(event, Event) and event.record is None:
+                say(f"{event.run.title}  {event.what}")
+            yield event
 
 
 def show_bars(events: Iterable[Event | Failure]) -> Iterator[Event | Failure]:
-    """Show a bar for each run in training; a line takes its place when the run ends."""
-    bars: dict[Path, TaskID] = {}
-    facts: dict[Path, dict[str, str]] = {}
-    text, state = (TextColumn(form, markup=False) for form in ("{task.description}", "{task.fields[facts]}"))
-    columns = (text, BarColumn(bar_width=None), MofNCompleteColumn(), state, TimeElapsedColumn())
-    with Progress(*columns, console=stdout) as progress:
-        for event in events:
-            path, title, train = event.run.path, event.run.title, event.run.settings.train
-            if isinstance(event, Failure) or event.what in ("finished", "stopped"):
-                what = "failed" if isinstance(event, Failure) else event.what
-                progress.remove_task(bars[path])
-                progress.console.print(Text("  ".join([title, what, *facts[path].values()])))
-            elif event.record:
-                facts[path] |= describe(dict(event.record), train.evaluated)
-                progress.update(bars[path], completed=event.record["step"], facts="  ".join(facts[path].values()))
-            else:
-                bars[path], facts[path] = progress.add_task(title, total=train.steps, facts=""), {}
-            yield event
+    """Show a bar with the time left for each run in training; a line takes its place when the run ends."""
+    bars: dict[Path, tuple[TaskID, RunProgress]] = {}
+    with Progress(*bar_columns(), console=stdout) as progress:
+
+        def show() -> None:
+            for bar, state in list(bars.values()):
+                progress.update(bar, completed=state.done, **state.fields)
+
+        with every_second(show):
+            for event in events:
+                path, title = event.run.path, event.run.title
+                if isinstance(event, Failure) or event.what in ("finished", "stopped"):
+                    what = "failed" if isinstance(event, Failure) else event.what
+                    bar, state = bars.pop(path)
+                    progress.remove_task(bar)
+                    progress.console.print(Text("  ".join([title, what, *state.facts.values()])))
+                elif event.record:
+                    bars[path][1].add(event.record)
+                    show()
+                else:
+                    state = progress_of(event.run)
+                    bars[path] = (
+                        progress.add_task(title, total=state.steps, completed=state.done, **state.fields),
+                        state,
+                    )
+                yield event

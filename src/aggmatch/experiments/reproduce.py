@@ -12,7 +12,7 @@ from aggmatch.data.download import fetch
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.paper import Cell, PaperTable
 from aggmatch.experiments.planned import PlannedRun, find_folder
-from aggmatch.settings import RunSettings, resolve
+from aggmatch.settings import CADENCE, RunSettings, TrainSettings, resolve
 
 NAMED = ("data.name", "data.labels", "method.name")
 """Settings that have their own columns in every list of runs."""
@@ -88,7 +88,8 @@ def plan_cell(table: PaperTable, cell: Cell, layers: Sequence[Layer], out: Path,
 
 def settings_of(table: PaperTable, cell: Cell, fold: int, layers: Sequence[Layer]) -> RunSettings:
     """Settings of one fold of a cell."""
-    values = {"recipe": "paper", "train.steps": table.steps, **cell.settings, "data.fold": fold}
+    cadence = {f"train.{name}": getattr(TrainSettings, name) for name in CADENCE}  # of any length: it is in the name
+    values = {"recipe": "paper", "train.steps": table.steps, **cadence, **cell.settings, "data.fold": fold}
     try:
         return resolve([Layer(f"table {table.name}", values), *layers])
     except AggMatchError as error:

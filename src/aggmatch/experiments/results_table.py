@@ -23,7 +23,10 @@ Reader = Callable[[StoredRun], float | None]
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ only in their fold and went equally far: one row of the table."""
+    """Runs that differ only in their fold and went equally far: one row of the table.
+
+    Runs on all labels of a folder differ as soon as their labels or images do.
+    """
 
     length: Length
     runs: Mapping[int, StoredRun]
@@ -37,9 +40,14 @@ class Group:
         return next(iter(self.runs.values())).settings
 
     @property
+    def labels(self) -> int | None:
+        """Number of labels of the first run; None if it is unknown."""
+        return next(iter(self.runs.values())).labels
+
+    @property
     def task(self) -> tuple[str, int | None]:
         """Data set and number of labels: rows can be compared if these are equal."""
-        return self.settings.data.name, self.settings.data.labels
+        return self.settings.data.name, self.labels
 
     def values(self, read: Reader) -> list[float]:
         """One value of each run; empty if any run lacks it."""
@@ -60,7 +68,7 @@ class Group:
         data = self.settings.data
         return {
             "data": data.name,
-            "labels": data.labels,
+            "labels": self.labels,
             "fold": ", ".join(map(str, self.runs)),
             "steps": self.length.text,
             "recipe": self.settings.recipe,
@@ -74,11 +82,12 @@ def group_runs(runs: Sequence[StoredRun]) -> list[Group]:
 
     Runs that were not evaluated yet are left out.
     """
-    found: dict[tuple[str, Length], list[StoredRun]] = {}
+    found: dict[tuple[str, str, Length], list[StoredRun]] = {}
     for run in runs:
         if run.length:
-            found.setdefault((likeness(run.settings, any_fold=True), run.length), []).append(run)
-    groups = [make_group(length, members) for (_, length), members in found.items()]
+            alike = likeness(run.settings, any_fold=True), json.dumps(run.given)
+            found.setdefault((*alike, run.length), []).append(run)
+    groups = [make_group(length, members) for (*_, length), members in found.items()]
     tasks = list(dict.fromkeys(group.task for group in groups))
     return sorted(
         groups, key=lambda group: (tasks.index(group.task), -mean(group.values(attrgetter("accuracy")) or [-1]))

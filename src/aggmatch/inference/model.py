@@ -1,6 +1,7 @@
-"""Trained networks read from a run folder: the final model, and snapshots taken during training."""
+"""Trained networks read from a run folder: the model, snapshots, and the newest checkpoint of an unfinished run."""
 
 import copy
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,14 +13,15 @@ from torch import Tensor
 
 from aggmatch import __version__
 from aggmatch.config import Changes
-from aggmatch.data import DataSet, load_for
+from aggmatch.data import DataSet, Images, Split, load_for
 from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
-from aggmatch.evaluation import Evaluation, evaluate, predict
+from aggmatch.evaluation import Evaluation, evaluate, predict, prepare
 from aggmatch.methods import Method, build_modules
 from aggmatch.models import Network, images_at_once
 from aggmatch.models.pretrained import freeze
+from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint, unpack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
@@ -42,7 +44,7 @@ class TrainedModel:
 
     @classmethod
     def load(cls, run: str | Path, changes: Changes = (), *, allow: Iterable[str] = ()) -> "TrainedModel":
-        """Read the model of a finished run.
+        """Read the model of a run, or the newest checkpoint of a run that is not finished, with a warning.
 
         run: its folder. changes: settings of section `runtime`, for example the device.
         allow: code that the folder may name, such as `my_method.py:Mine`; other code of the folder is not imported.
@@ -51,18 +53,22 @@ class TrainedModel:
         """
         folder = RunFolder(Path(run))
         settings = folder.settings_here(changes, allow=allow)
-        if not folder.model.exists():
-            if folder.result():
-                raise AggMatchError(f"{folder.model} is missing, although the run is finished. {restore_hint(folder)}")
-            raise AggMatchError(f"{run} has no model yet: its run is not finished. Continue it with --resume.")
-        saved = read_saved(folder.model)
-        if not all(tensor.isfinite().all() for tensor in saved.tensors.values() if tensor.is_floating_point()):
-            raise AggMatchError(f"{folder.model} is corrupt: a value is not finite. {restore_hint(folder)}")
         device = choose_device(settings.runtime.device)
-        with naming_errors_of(folder.model):
-            method, (network,) = rebuild(saved, folder, settings, device, "network")
+        if folder.model.exists():
+            place, saved, section = folder.model, read_saved(folder.model), "network"
+        elif folder.result():
+            raise AggMatchError(f"{folder.model} is missing, although the run is finished. {restore_hint(folder)}")
+        else:
+            place, saved, section = folder.checkpoints, newest_checkpoint(folder, settings), settings.train.evaluated
+        weights = saved.tensors if section == "network" else saved.section(section)
+        if not all(tensor.isfinite().all() for tensor in weights.values() if tensor.is_floating_point()):
+            raise AggMatchError(f"{place} is corrupt: a value is not finite. {restore_hint(folder)}")
+        with naming_errors_of(place):
+            method, (network,) = rebuild(saved, folder, settings, device, section)
             for name in method.predictor:
                 method.get_buffer(name).copy_(saved.tensors[f"method.{name}"])
+        if section != "network" and type(method).prepare is not Method.prepare:  # the buffers fit the other network
+            prepare(method, network, labeled_images(folder, settings), threads=settings.runtime.threads)
         return cls(network, method, tuple(saved.facts["classes"]), int(saved.facts["size"]), settings)
 
     def data(self, *, download: bool = False) -> DataSet:
@@ -119,13 +125,48 @@ class Snapshot:
     @classmethod
     def load(cls, path: Path, settings: RunSettings) -> "Snapshot":
         """Read one file in the folder `snapshots` of a run with these settings."""
-        folder = RunFolder(path.parent.parent)
-        saved = read_saved(path)
+        return cls.restore(read_saved(path), RunFolder(path.parent.parent), path, settings)
+
+    @classmethod
+    def newest(cls, folder: RunFolder, settings: RunSettings) -> "Snapshot":
+        """Read the newest checkpoint of an unfinished run with these settings, with a warning."""
+        return cls.restore(newest_checkpoint(folder, settings), folder, folder.checkpoints, settings)
+
+    @classmethod
+    def restore(cls, saved: Checkpoint, folder: RunFolder, place: Path, settings: RunSettings) -> "Snapshot":
+        """Rebuild networks and method from what was saved in the folder of a run; errors name the place."""
         device = choose_device(settings.runtime.device)
-        with naming_errors_of(path):
+        with naming_errors_of(place):
             method, (online, average) = rebuild(saved, folder, settings, device, "online", "average")
             method.load_state_dict(saved.section("method"))
             return cls(int(saved.facts["step"]), online, average, method)
+
+
+def newest_checkpoint(folder: RunFolder, settings: RunSettings) -> Checkpoint:
+    """Read the newest checkpoint of an unfinished run, with the facts from which its networks are rebuilt.
+
+    Warns that the run is not finished. Checkpoints of older versions lack the facts, which then come from the data set.
+    """
+    saved = checkpoints.load_newest(folder.checkpoints)
+    if saved is None:
+        raise AggMatchError(f"{folder.path} has no model and no checkpoint yet. Continue it with --resume.")
+    done, steps = saved.facts["step"], settings.train.steps
+    warnings.warn(f"{folder.path} is not finished: using its checkpoint of step {done:,} of {steps:,}.", stacklevel=3)
+    if "classes" in saved.facts:
+        return saved
+    data = load_for(settings.data, settings.runtime.data_dir)
+    _, channels, size, _ = data.train.pixels.shape
+    counts = {"images": len(data.train), "labels": len(Split.read(folder.split, data).labeled)}
+    return Checkpoint(
+        saved.tensors, {**saved.facts, "classes": data.classes, "channels": channels, "size": size, **counts}
+    )
+
+
+def labeled_images(folder: RunFolder, settings: RunSettings) -> Images:
+    """The labelled images of a run with their given labels, which some methods need to predict."""
+    data = load_for(settings.data, settings.runtime.data_dir)
+    split = Split.read(folder.split, data)
+    return Images(data.train.pixels[split.labeled], split.labels)
 
 
 def restore_hint(folder: RunFolder) -> str:

@@ -3,7 +3,7 @@
 To write a method, subclass `Method`, set `config_type` and `views`, and define `step`. Everything else is optional.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -159,8 +159,8 @@ class Method(nn.Module, Generic[C]):
     resuming and moves between devices then need no further code. The first line of the class docstring is the
     description in `aggmatch list methods`. C is the type of `config`.
 
-    Order of calls: `__init__` and `build_head` once; `refresh` and `step` for each step; `status` on log steps;
-    `prepare`, then `predict`, for each evaluation. Example::
+    Order of calls: `__init__`, `build_head` and `begin` once; `refresh` and `step` for each step; `status` on log
+    steps; `prepare`, then `predict`, for each evaluation. Example::
 
         class Mine(Method[Config]):
             config_type = Config
@@ -216,6 +216,13 @@ class Method(nn.Module, Generic[C]):
         """Return a module with weights of the method's own. It becomes `head` of both networks and is trained."""
         return nn.Identity()
 
+    def begin(self, online: Network, pixels: Tensor, labeled: Tensor, labels: Tensor) -> None:
+        """Keep what `refresh` needs of the data; called once, before the first step of a run or of its resumption.
+
+        online: the network that is trained. pixels: all training images, (N, C, H, W) uint8. labeled, labels: positions
+        and given labels of the labelled ones, (n,). Do not store `online` as an attribute: it would become a part.
+        """
+
     def refresh(self, step: int) -> None:
         """Work outside the captured graph, such as clustering. Called before each step; `step` counts from 0."""
 
@@ -239,6 +246,11 @@ class Method(nn.Module, Generic[C]):
         the report draws both. Empty for a method without a memory.
         """
         return []
+
+    @classmethod
+    def labeled_batch(cls, config: C, batch: int, counts: Sequence[int]) -> int:
+        """Return the number of labelled images of a step. batch: `train.batch`. counts: labels of each class."""
+        return batch
 
     def status(self) -> dict[str, Tensor]:
         """Return further values for the log: name → tensor, 0-d or (n,). Called on log steps only."""

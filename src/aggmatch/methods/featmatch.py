@@ -3,8 +3,10 @@
 Shape suffixes: B samples, N recorded features, D their width, Y classes, K groups of a class, P = Y·K prototypes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from aggmatch.config import Count, Fraction, Natural, NonNegative, Positive, Range, Settings
 from aggmatch.functional import PseudoLabels, beta_shares, linear_ramp, mixup, one_hot, sharpen, soft_cross_entropy
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
-from aggmatch.models import Network
+from aggmatch.models import Network, images_at_once
 from aggmatch.models.heads import PrototypeAttention
 
 
@@ -28,9 +30,11 @@ class Config(Settings):
     dropout: Annotated[float, Range(0, 0.9)] = 0.1
     """Share of the attention weights that dropout sets to 0 in training."""
     labeled_prototypes: Count = 10
-    """Prototypes of a class from labelled images: one is their mean feature, the others are cluster means."""
+    """Prototypes of a class from labelled images: one is their mean feature, the others are cluster means, or single
+    images if there are few."""
     unlabeled_prototypes: Count = 10
-    """The same from unlabelled images that are predicted to be of the class."""
+    """The same from unlabelled images that are predicted to be of the class. A class has as many of both in all: with
+    few labelled images more of them are from unlabelled ones, and without confident predictions none."""
     warmup: Natural = 3000
     """Steps without prototypes."""
     refresh_every: Count = 500
@@ -70,8 +74,6 @@ class FeatMatch(Method[Config]):
         super().__init__(config, problem)
         names = ("weak", *["strong"] * config.strong_views)
         self.views = Views(labeled=names, unlabeled=names)
-        # Batches go through the n labelled images in epochs, so the newest 2n features include every image.
-        self.labeled = Records(2 * problem.labels, problem.features)
         self.unlabeled = Records(config.recorded, problem.features)
         self.per_class = config.labeled_prototypes + config.unlabeled_prototypes
         self.register_buffer("prototype", torch.zeros(problem.classes * self.per_class, problem.features))
@@ -121,11 +123,10 @@ class FeatMatch(Method[Config]):
         return torch.where(self.ready, network.head(feature_BD, self.prototype, self.filled, generator), feature_BD)
 
     def guess(self, batch: Batch, online: Network) -> Tensor:
-        """Return predictions on the weak views of unlabelled images, (µB, Y), and record features of all weak views."""
-        labeled, unlabeled = forward_together(online, batch.labeled[0], batch.unlabeled[0])
+        """Return predictions on the weak views of unlabelled images, (µB, Y), and record their features."""
+        _, unlabeled = forward_together(online, batch.labeled[0], batch.unlabeled[0])
         probs_BY = online.classifier(self.refine(online, unlabeled.feature, batch.generator)).softmax(-1)
         confidence_B, class_B = probs_BY.max(-1)
-        self.labeled.write(labeled.feature, batch.labels, torch.ones_like(batch.labels, dtype=torch.float32))
         self.unlabeled.write(unlabeled.feature, class_B, confidence_B)
         return probs_BY
 
@@ -143,30 +144,43 @@ class FeatMatch(Method[Config]):
         partner_B = torch.rand(count, generator=generator, device=generator.device).argsort()
         return partner_B, beta_shares(1, self.config.alpha, generator).expand(count)
 
+    def begin(self, online: Network, pixels: Tensor, labeled: Tensor, labels: Tensor) -> None:
+        """Keep a way to compute the features of the labelled images."""
+        self.labels = labels
+        self.labeled_features = partial(plain_features, online, pixels, labeled)
+
     @torch.no_grad()
     def refresh(self, step: int) -> None:
-        """Every `refresh_every` steps, cluster the recorded features, except in the warm-up, and clear the records."""
+        """Every `refresh_every` steps, compute new prototypes, except in the warm-up, and clear the records."""
         if step % self.config.refresh_every:
             return
         if step >= self.config.warmup:
-            self.cluster(torch.Generator(self.prototype.device).manual_seed(step))
+            self.cluster(self.labeled_features(), torch.Generator(self.prototype.device).manual_seed(step))
         self.unlabeled.clear()
 
-    def cluster(self, generator: torch.Generator) -> None:
-        """Compute new prototypes from the recorded features, in place."""
+    def cluster(self, feature_ND: Tensor, generator: torch.Generator) -> None:
+        """Compute new prototypes from the features of the labelled images and the recorded ones, in place.
+
+        It may read values on the host: it runs between steps, outside the captured graph.
+        """
         settings, classes = self.config, self.problem.classes
-        labeled_YN = one_hot(self.labeled.label, classes).T
+        labeled_YN = one_hot(self.labels, classes).T
         unlabeled_YN = one_hot(self.unlabeled.label, classes).T
         unlabeled_YN = unlabeled_YN & self.confident(unlabeled_YN, self.unlabeled.confidence)
-        prototypes, filled = zip(
-            group_means(self.labeled.feature, labeled_YN, settings.labeled_prototypes, settings.iterations, generator),
-            group_means(
-                self.unlabeled.feature, unlabeled_YN, settings.unlabeled_prototypes, settings.iterations, generator
-            ),
-            strict=True,
-        )
-        self.prototype.copy_(torch.cat(prototypes, dim=1).flatten(0, 1))
-        self.filled.copy_(torch.cat(filled, dim=1).flatten())
+        most = settings.labeled_prototypes if unlabeled_YN.any() else self.per_class
+        labeled_YKD, of_labeled_YK = group_means(feature_ND, labeled_YN, most, settings.iterations, generator)
+        prototype_YPD, filled_YP = self.prototype.unflatten(0, (classes, -1)), self.filled.unflatten(0, (classes, -1))
+        filled_YP.fill_(False)
+        used_Y = of_labeled_YK.sum(1)
+        for used in used_Y.unique().tolist():  # one value if all classes have equally many labels
+            rows = used_Y == used
+            prototype_YPD[rows, :used] = labeled_YKD[rows][of_labeled_YK[rows]].view(-1, used, feature_ND.shape[1])
+            filled_YP[rows, :used] = True
+            if used < self.per_class:
+                found = group_means(
+                    self.unlabeled.feature, unlabeled_YN[rows], self.per_class - used, settings.iterations, generator
+                )
+                prototype_YPD[rows, used:], filled_YP[rows, used:] = found
 
     def confident(self, member_YN: Tensor, confidence_N: Tensor) -> Tensor:
         """Return which features exceed the threshold, (N,) bool.
@@ -187,6 +201,20 @@ class FeatMatch(Method[Config]):
     def status(self) -> dict[str, Tensor]:
         """Return the number of prototypes."""
         return {"prototypes": self.filled.sum()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **options: Any) -> Any:
+        """Load buffers; those of labelled records, which earlier versions had, are dropped."""
+        known = {name: buffer for name, buffer in state_dict.items() if not name.startswith("labeled.")}
+        return super().load_state_dict(known, *args, **options)
+
+
+def plain_features(network: Network, pixels: Tensor, index: Tensor) -> Tensor:
+    """Return the features of plain images at an index (n,) by a network in evaluation mode, (n, D)."""
+    training = network.training
+    network.eval()
+    feature_ND = torch.cat([network(pixels[some]).feature for some in index.split(images_at_once(pixels.shape[-1]))])
+    network.train(training)
+    return feature_ND
 
 
 class Records(nn.Module):

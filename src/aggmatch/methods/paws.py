@@ -1,5 +1,6 @@
 """PAWS: views of an image learn to resemble the same labelled images, whose labels are the prediction."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,10 @@ TINY = torch.finfo(torch.float32).tiny
 class Config(Settings):
     """Section `method` of PAWS. Section `views.crops` sets the crops and colours of its views."""
 
+    support: Count | None = None
+    """Labelled images of each class in a step; null for `train.batch` labelled images in all. A class with fewer labels
+    gives all of them, or `train.batch` divided by the number of classes if that is more: images then repeat, with
+    crops of their own."""
     support_views: Count = 2
     """Large crops of each labelled image of a batch; all of them together are the support set."""
     small_crops: Natural = 6
@@ -46,11 +51,18 @@ class PAWS(Method[Config]):
         "Assran et al., Semi-Supervised Learning of Visual Features by Non-Parametrically Predicting View Assignments "
         "with Support Samples, 2021"
     )
+    # The authors' settings for CIFAR-10; docs/decisions/0007-methods-and-their-official-code.md says what differs.
     defaults = {
-        "train.batch": 200,
+        "method.support": 64,
+        "train.batch": 256,
         "train.unlabeled_ratio": 1,
+        "views.crops.hue": 0.1,
         "optim.optimizer": "lars",
         "optim.lr": 3.2,
+        "optim.final": 0.01,
+        "optim.warmup": 1 / 60,  # ten of their 600 epochs
+        "optim.warmup_from": 0.25,
+        "optim.nesterov": False,
         "optim.weight_decay": 1e-6,
     }
     balanced = True
@@ -69,6 +81,13 @@ class PAWS(Method[Config]):
         )
         self.register_buffer("support", torch.zeros(problem.labels, config.projection))
         self.register_buffer("support_labels", torch.zeros(problem.labels, dtype=torch.int64))
+
+    @classmethod
+    def labeled_batch(cls, config: Config, batch: int, counts: Sequence[int]) -> int:
+        """Return the number of labelled images in the support."""
+        if config.support is None:
+            return batch
+        return min(config.support, max(min(counts), batch // len(counts))) * len(counts)
 
     def build_head(self) -> nn.Module:
         """Return the projection to the space in which images are compared."""

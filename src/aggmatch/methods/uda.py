@@ -15,7 +15,10 @@ from aggmatch.models import Network
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Settings):
-    """Section `method` of UDA. The authors of FixMatch ran it with a threshold of 0.95 and a temperature of 1."""
+    """Section `method` of UDA.
+
+    The authors of FixMatch ran it with a threshold of 0.95 and a temperature of 1; so does `aggmatch reproduce`.
+    """
 
     threshold: Fraction = 0.8
     """τ: a prediction is used as a target if its probability, before sharpening, is at least this."""

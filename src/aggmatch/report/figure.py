@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from itertools import accumulate
 from textwrap import wrap
 from typing import Any, NamedTuple, TypeVar
+from unicodedata import east_asian_width
 from warnings import catch_warnings, filterwarnings
 from zlib import crc32
 
@@ -47,6 +49,10 @@ LETTER = 0.075
 """Width of a letter of a legend or heading, in inches, about."""
 MANY = 20
 """More classes than this are not named one by one."""
+LINE = 1.15
+"""Height of a line of text in sizes of its letters."""
+SMALLEST = 4.5
+"""Smallest size of letters in points that can be read."""
 LONGEST = 120
 """Characters of a slug; file systems allow twice as many in a name."""
 
@@ -159,8 +165,27 @@ def legend(figure: Figure, handles: Mapping[str, Any]) -> None:
 
 
 def short(name: str, letters: int = 14) -> str:
-    """A name, cut if it is too long for its place."""
-    return name if len(name) <= letters else f"{name[: letters - 1]}…"
+    """A name, cut if it is too long for its place; letters of East Asia are twice as wide."""
+    if sum(map(letter_width, name)) <= letters:
+        return name
+    widths = accumulate(map(letter_width, name))
+    return f"{name[: sum(width < letters for width in widths)]}…"
+
+
+def letter_width(letter: str) -> int:
+    """The width of a letter in ordinary letters: 1 or 2."""
+    return 2 if east_asian_width(letter) in "WF" else 1
+
+
+def short_names(names: Sequence[str], letters: int = 14) -> list[str]:
+    """Cut names that still differ: names that would be cut to the same text lose their middle instead of their end."""
+    cut = [short(name, letters) for name in names]
+    taken = Counter(cut)
+    half = letters // 2
+    return [
+        f"{short(name, half).removesuffix('…')}…{name[-(letters - half - 1) :]}" if taken[brief] > 1 else brief
+        for name, brief in zip(names, cut, strict=True)
+    ]
 
 
 # Runs and classes ---------------------------------------------------------------------------------------------------
@@ -219,13 +244,16 @@ def pairs_among(classes: Sequence[str]) -> list[tuple[int, int]]:
     ]
 
 
-def name_classes(axes: Axes, classes: Sequence[str]) -> None:
-    """Write the names of the classes along two sides of a heat map, unless there are many."""
-    names = [short(name) for name in classes] if len(classes) <= MANY else []
-    long = max(map(len, classes)) > 2
-    turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if long else {}
-    axes.set_xticks(range(len(names)), names, **turned)
-    axes.set_yticks(range(len(names)), names)
+def name_classes(axes: Axes, classes: Sequence[str], side: float = 2.0) -> None:
+    """Write the names of the classes along two sides of a heat map, unless there are too many to read.
+
+    side: height and width of the map in inches, about. Letters are small enough that names do not overlap.
+    """
+    size = min(72 * side / len(classes) / LINE, 8)
+    names = short_names(classes) if len(classes) <= MANY and size >= SMALLEST else []
+    turned: dict[str, Any] = {"rotation": 90} if max(map(len, classes)) > 2 else {}
+    axes.set_xticks(range(len(names)), names, size=size, **turned)
+    axes.set_yticks(range(len(names)), names, size=size)
 
 
 def shown_classes(distributions: Sequence[NDArray[np.float32]], truth: int) -> list[int]:
@@ -247,8 +275,8 @@ def draw_distributions(
         favorite = {int(probs.argmax()): ACCENT if truth == UNKNOWN else WRONG}
         colors = [RIGHT if number == truth else favorite.get(number, NEUTRAL) for number in shown]
         axes.barh(range(len(shown)), probs[shown], color=colors)
-        names = [short(classes[number]) for number in shown] if axes is row[0] else []
-        axes.set_yticks(range(len(names)), names, size=7)
+        names = short_names([classes[number] for number in shown]) if axes is row[0] else []
+        axes.set_yticks(range(len(names)), names, size=7 if len(names) < BARS else 6)
         axes.set(xlim=(0, 1), xticks=[], ylim=(len(shown) - 0.5, -0.5))
         if truth != UNKNOWN:
             axes.axhline(shown.index(truth), color=FOREGROUND, linewidth=0.6, alpha=0.5, linestyle=(0, (1, 2)))

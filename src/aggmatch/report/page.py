@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 
 from aggmatch import __version__
 from aggmatch.config import Layer
+from aggmatch.data import is_own_images
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
 from aggmatch.report import figures, summary, test_results, warnings
@@ -31,6 +32,8 @@ from aggmatch.tables import duration, plural
 
 PAUSE = 4
 """Seconds between two checks of watched runs, and after which an open page reloads itself."""
+RESEARCH = ("pseudo-labels", "attention", "features")
+"""Chapters about how a method learns: the page folds them away."""
 SHOWN_AS_TABLE = "class_accuracy"
 """The figure that a page on one run leaves out: its table of classes holds the same numbers."""
 
@@ -54,7 +57,10 @@ def page(
     tables = Tables() if quick else make_tables(runs, progress)
     chapters = list(make_chapters(runs, tables, progress, quick))
     ranked = summary.charts(runs, others) if len(runs) > 1 else []
-    look = looks(runs)
+    look, own_images = looks(runs), is_own_images(runs[0].settings.data.name)
+    main = [chapter for chapter in chapters if chapter.anchor not in RESEARCH]
+    if own_images:
+        main.sort(key=lambda chapter: chapter.anchor != "predictions")  # what it gets right comes first
     firsts = first_of_groups(runs)
     environment = Environment(loader=PackageLoader("aggmatch.report"), autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
@@ -73,8 +79,10 @@ def page(
         runs=[view(run, look[run].color) for run in runs],
         network=" and ".join(sorted({summary.NETWORKS[run.settings.train.evaluated] for run in runs})),
         warnings=collect_warnings(runs),
-        chapters=chapters,
+        chapters=main,
+        research=[chapter for chapter in chapters if chapter.anchor in RESEARCH],
         tables=tables,
+        own_images=own_images,
         thresholds=test_results.THRESHOLDS,
         left_out=[] if quick else [reason for run in firsts for reason in left_out(run)],
         class_tables=list(class_tables(runs)) if ranked else [],
@@ -162,8 +170,11 @@ def collect_warnings(runs: Sequence[StoredRun]) -> list[tuple[warnings.RunWarnin
 
 def left_out(run: StoredRun) -> Iterator[str]:
     """Sentences on what the page cannot show because the run's folder lacks the files."""
-    if not run.finished:
-        yield f"{run.name} is not finished, so its accuracy by class and by confidence and its confusion are left out."
+    if not run.has_model:
+        yield (
+            f"{run.name} has no model and no checkpoint yet, so its accuracy by class and by confidence and its "
+            f"confusion are left out."
+        )
     if run.snapshots:
         return
     parts = "the origin of its pseudo labels, its uncertain pseudo labels, its attention, " if explains(run) else ""
@@ -195,12 +206,16 @@ class Tables:
     """Tables that need predictions of the test images."""
 
     names: list[str] = field(default_factory=list)
-    """The finished runs that are shown: the first of each group."""
+    """The runs that are shown: the first of each group, if it has a model or a checkpoint."""
     classes: list[list[test_results.ClassResult]] = field(default_factory=list)
     """The classes of each run."""
+    gallery: test_results.Gallery | None = None
+    """The wrong test images of a single run."""
     accepted: list[dict[float, test_results.Accepted]] = field(default_factory=list)
     """What each run accepts at each confidence."""
     paired: list[test_results.Paired] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    """What a reader must know about the predictions."""
     notes: list[str] = field(default_factory=list)
     """Why something is missing."""
 
@@ -209,11 +224,19 @@ def make_tables(runs: Sequence[StoredRun], progress: Progress) -> Tables:
     """Results by class, by confidence and in pairs."""
     tables = Tables()
     try:
-        for run in (run for run in first_of_groups(runs) if run.finished):
+        for run in (run for run in first_of_groups(runs) if run.has_model):
             result = test_results.test_predictions(run, progress)
+            if not run.finished:
+                tables.remarks.append(
+                    f"{run.name} is not finished: its predictions are those of the {run.model_words}, right on "
+                    f"{result.accuracy:.2f} % of the test images."
+                )
             tables.classes.append(test_results.class_results(run))
             tables.accepted.append({row.threshold: row for row in test_results.accepted(result)})
+            tables.gallery = test_results.make_gallery(run) if len(runs) == 1 else None
             tables.names.append(run.name)
+            if changed := test_results.discrepancy(run):
+                tables.remarks.append(changed)
         tables.paired += [test_results.paired(first, second, progress) for first, second in best_pairs(runs)]
     except AggMatchError as error:
         tables.notes.append(str(error))
@@ -272,6 +295,7 @@ def make_chapters(runs: Sequence[StoredRun], tables: Tables, progress: Progress,
         if (figure.quick or not quick) and not (len(runs) == 1 and name == SHOWN_AS_TABLE):
             names[figure.chapter].append(name)
     wanted = [anchor for anchor, members in names.items() if members or not quick]
+    said: set[str] = set()
     for number, anchor in enumerate(wanted, 1):
         about = figures.CHAPTERS[anchor]
         chapter = Chapter(anchor, about.title, about.lead)
@@ -279,6 +303,8 @@ def make_chapters(runs: Sequence[StoredRun], tables: Tables, progress: Progress,
         draw_chapter(chapter, runs, names[anchor], progress)
         if anchor == "predictions":
             chapter.notes = list(dict.fromkeys([*tables.notes, *chapter.notes]))
+        chapter.notes = [note for note in chapter.notes if note not in said]  # a reason is given once
+        said.update(chapter.notes)
         if chapter.illustrations or chapter.notes or (anchor == "predictions" and tables.names):
             yield chapter
 

@@ -75,7 +75,7 @@ def explained_runs(runs: Sequence[StoredRun]) -> list[StoredRun]:
 
 def no_snapshots(run: StoredRun) -> str:
     """Why a run has no snapshot, in words that follow its name."""
-    if not run.settings.runtime.snapshots:
+    if not (run.settings.runtime.snapshots or run.settings.runtime.snapshot_steps):
         return "kept no snapshots (runtime.snapshots is empty)"
     return "lost its snapshots (its folder has none)" if run.finished else "has no snapshots yet"
 
@@ -112,8 +112,12 @@ def pseudo_labels_at(run: StoredRun, path: Path, *, known: bool = True) -> Pseud
         data, split = run.data(), run.split()
         index = unlabeled_images(data, split, known=known)
         if not len(index):
-            of_known = " of known class" if known else ""
-            raise AggMatchError(f"{data.name} has no unlabelled images{of_known} whose pseudo labels could be shown.")
+            if known and len(split.unlabeled) > len(split.labeled):
+                raise AggMatchError(
+                    f"Nobody knows the true classes of the unlabelled images of {run.data_name}, so pseudo labels "
+                    f"cannot be judged."
+                )
+            raise AggMatchError(f"{data.name} has no unlabelled images whose pseudo labels could be shown.")
         return pseudo_labels(Snapshot.load(path, run.settings), data, split, index)
 
     return run.once(("pseudo labels", path, known), compute)

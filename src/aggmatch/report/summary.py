@@ -12,6 +12,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.methods import load_method
 from aggmatch.runs.stats import Interval, conditions, grouped, mean_and_spread, recipe_of, wilson
 from aggmatch.runs.stored import StoredRun
+from aggmatch.settings import CADENCE
 from aggmatch.tables import plural
 
 NETWORKS = {"average": "averaged network", "online": "trained network"}
@@ -24,11 +25,16 @@ Other = tuple[str, float]
 
 
 def test_images(run: StoredRun) -> int | None:
-    """Number of test images; None if the data set cannot be read."""
+    """Number of test images of a run; None if its data set cannot be read or has other test images by now."""
     try:
-        return len(run.data().test)
+        return None if test_images_changed(run) else len(run.data().test)
     except AggMatchError:
         return None
+
+
+def test_images_changed(run: StoredRun) -> bool:
+    """Whether the test images are not those that the run was tested on."""
+    return run.drawn.get("test_fingerprint") not in (None, run.data().test_fingerprint)
 
 
 def correct(accuracy: float | None, images: int | None) -> int | None:
@@ -60,7 +66,7 @@ def verdict(run: StoredRun) -> str:
     sure = f" (95 % interval {interval})" if interval else ""
     sentence = (
         f"{state}: after step {run.length.steps:,} its {NETWORKS[run.settings.train.evaluated]} is right on "
-        f"{run.accuracy:.2f} % {of_images(images)}{sure}."
+        f"{run.accuracy:.2f} % {of_images(images)}{sure}{since(run)}."
     )
     precision = run.pseudo_labels("precision")
     if precision is None:
@@ -69,6 +75,14 @@ def verdict(run: StoredRun) -> str:
     if run.finished:
         return f"{sentence} At the end, {share} it learned from were right."
     return f"{sentence} At present, {share} it learns from are right."
+
+
+def since(run: StoredRun) -> str:
+    """Words after the accuracy of a run whose test images have changed; empty otherwise and without the data set."""
+    try:
+        return ", which have changed since" if test_images_changed(run) else ""
+    except AggMatchError:
+        return ""
 
 
 def of_images(count: int | None) -> str:
@@ -222,9 +236,14 @@ class Row(NamedTuple):
 
 
 def changed_settings(run: StoredRun) -> dict[str, Any]:
-    """Dotted settings that decide the result and differ from the recipe, with the run's values."""
+    """Dotted settings that decide the result and differ from the recipe, with the run's values.
+
+    How often a run of other length logs and evaluates follows from its steps and is no difference.
+    """
     changes = differences(recipe_of(run.settings).identity(), run.settings.identity())
-    return {key: own for key, (_, own) in changes.items()}
+    implied = recipe_of(run.settings, steps=run.settings.train.steps).train
+    follows = {f"train.{name}" for name in CADENCE if getattr(implied, name) == getattr(run.settings.train, name)}
+    return {key: own for key, (_, own) in changes.items() if key not in follows}
 
 
 def setting_rows(run: StoredRun) -> list[Row]:

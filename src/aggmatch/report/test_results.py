@@ -1,4 +1,4 @@
-"""Test results of trained models: by class, by confidence, and one model against another."""
+"""Test results of trained models: by class, by confidence, one model against another, and the wrong images."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +12,8 @@ from aggmatch.devices import choose_device, hardware
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate
 from aggmatch.inference.model import TrainedModel
+from aggmatch.report.contact_sheet import thumbnail
+from aggmatch.report.summary import test_images_changed
 from aggmatch.runs.stats import Interval, wilson
 from aggmatch.runs.stored import StoredRun
 from aggmatch.settings import parts_named
@@ -22,6 +24,10 @@ THRESHOLDS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
 """Confidences that a prediction must reach to be accepted."""
 CHUNK = 1000
 """Test images that are predicted between two progress checks."""
+SHOWN = 24
+"""Most images of a gallery."""
+PREDICTIONS = "test predictions"
+"""Key under which a run caches them."""
 PROGRESS_EVERY = 10.0
 """Seconds between two progress lines."""
 
@@ -31,13 +37,13 @@ def silent(_: str) -> None:
 
 
 def test_predictions(run: StoredRun, progress: Progress = silent) -> Evaluation:  # noqa: PT028
-    """Predict the test images with the model of a finished run.
+    """Predict the test images with the model of a run, or with the newest checkpoint of an unfinished one.
 
     The result is cached with the run. progress: called with a line of text at the start, and every 10 seconds.
 
     Example: `test_predictions(read_run(Path("runs/mine"))).accuracy`.
     """
-    return run.once("test predictions", lambda: predict_test_images(run, progress))
+    return run.once(PREDICTIONS, lambda: predict_test_images(run, progress))
 
 
 def predict_test_images(run: StoredRun, progress: Progress) -> Evaluation:
@@ -57,13 +63,19 @@ def predict_test_images(run: StoredRun, progress: Progress) -> Evaluation:
     return Evaluation(torch.cat(chunks), test.labels)
 
 
+def known_predictions(run: StoredRun) -> Evaluation | None:
+    """The predictions of the test images if they have been computed for this run already."""
+    known: Evaluation | None = run.computed.get(PREDICTIONS)
+    return known
+
+
 def discrepancy(run: StoredRun) -> str:
     """A sentence if the model's accuracy here, or the test images, differ from those of the run; otherwise empty."""
     here, summary = f"{test_predictions(run).accuracy:.2f} %", run.summary
     if summary is None:
         return ""
     recorded = f"{summary['accuracy']:.2f} %"
-    if run.drawn.get("test_fingerprint") not in (None, run.data().test_fingerprint):
+    if test_images_changed(run):
         return (
             f"The test images here are not those of the run: the model is right on {here} of these; the run reported "
             f"{recorded} on its own."
@@ -110,7 +122,7 @@ class ClassResult:
 
 
 def class_results(run: StoredRun) -> list[ClassResult]:
-    """The result of every class of a finished run, in the order of the data set."""
+    """The result of every class of a run that has a model, in the order of the data set."""
     classes, confusion = run.data().classes, test_predictions(run).confusion
     given = run.split().labels.bincount(minlength=len(classes)).tolist()
     results = []
@@ -167,3 +179,54 @@ def paired(first: StoredRun, second: StoredRun, progress: Progress = silent) -> 
     differ = only_first + only_second
     chance = float(binomtest(only_first, differ).pvalue) if differ else 1.0
     return Paired(first.name, second.name, only_first, only_second, chance)
+
+
+# Wrong images -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WrongImage:
+    """A test image that the model gets wrong."""
+
+    name: str
+    """Its file, or its number among the test images."""
+    thumbnail: str
+    """A data URI."""
+    truth: str
+    """Its true class."""
+    predicted: str
+    confidence: float
+    """Probability of the predicted class."""
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The wrong test images of a run, the surest mistakes first."""
+
+    wrong: int
+    """Number of wrong test images."""
+    images: int
+    """Number of test images."""
+    shown: list[WrongImage]
+
+
+def make_gallery(run: StoredRun) -> Gallery:
+    """Return the wrong test images of a run that has a model, with thumbnails of the surest mistakes.
+
+    Example: `make_gallery(read_run(Path("runs/mine"))).wrong`.
+    """
+    result, data = test_predictions(run), run.data()
+    confidence = result.probs.amax(1)
+    wrong = (result.predicted != result.labels).nonzero().flatten()
+    surest = wrong[confidence[wrong].argsort(descending=True, stable=True)][:SHOWN].tolist()
+    shown = [
+        WrongImage(
+            name=data.test.call(position),
+            thumbnail=thumbnail(data.name, data.test, position),
+            truth=data.classes[int(result.labels[position])],
+            predicted=data.classes[int(result.predicted[position])],
+            confidence=float(confidence[position]),
+        )
+        for position in surest
+    ]
+    return Gallery(len(wrong), len(result.labels), shown)

@@ -2,14 +2,20 @@
 
 import shlex
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
+from aggmatch.data import is_own_images
+from aggmatch.errors import AggMatchError
 from aggmatch.methods import load_method
-from aggmatch.report.summary import accuracies
-from aggmatch.runs.stats import conditions, grouped, mean_and_spread, recipe_of
+from aggmatch.recipes import NAMED
+from aggmatch.report.summary import accuracies, test_images, test_images_changed
+from aggmatch.report.test_results import accepted, known_predictions
+from aggmatch.runs.stats import conditions, grouped, mean_and_spread, recipe_of, wilson
 from aggmatch.runs.stored import StoredRun
+from aggmatch.tables import plural
 
 PRECISION_LOSS = 0.05
 """Loss of pseudo-label precision, as a share of one, above which it counts as falling."""
@@ -19,6 +25,16 @@ PERIODS = 10
 """Parts of the log whose mean precisions are compared, so that the noise of single lines does not count."""
 SURE, RIGHT = 0.6, 0.4
 """Coverage of pseudo labels from which, and precision below which, a method is sure before it is right."""
+TOLD_APART = 0.7
+"""AUC from which the weight tells right from wrong pseudo labels."""
+COLLAPSED = 3
+"""Multiple of its even share from which a class has too many of the pseudo labels."""
+CONFIDENT = (0.9, 0.95, 0.99)
+"""Confidences that people rely on."""
+TRUST_GAP = 0.1
+"""Share of wrong ones among confident predictions, beyond what the confidence admits, from which it is a warning."""
+FEW = 5
+"""Fewest test images of which a share means anything."""
 LISTED = 8
 """Number of classes or rings that are listed by name; the rest is counted."""
 
@@ -38,7 +54,17 @@ class RunWarning:
 
 def warnings_of(run: StoredRun) -> Iterator[RunWarning]:
     """All warnings about one run, the most serious first."""
-    checks = unfinished, sure_too_early, weak_classes, falling_precision, lagging_average, unfilled_memory, few_steps
+    checks = (
+        changed_test_images,
+        unfinished,
+        sure_too_early,
+        weak_classes,
+        sure_and_wrong,
+        falling_precision,
+        lagging_average,
+        unfilled_memory,
+        few_steps,
+    )
     for check in checks:
         if found := check(run):
             yield found
@@ -69,19 +95,63 @@ def unfinished(run: StoredRun) -> RunWarning | None:
     )
 
 
+def changed_test_images(run: StoredRun) -> RunWarning | None:
+    """The test images are not those of the run, so that its numbers and those computed now differ."""
+    try:
+        if not test_images_changed(run):
+            return None
+    except AggMatchError:  # without the data set nothing is computed now
+        return None
+    return RunWarning(
+        "The test images have changed since training",
+        f"The accuracy of the run and its curve are of the old ones. Wrong images, accuracy by class and by confidence "
+        f"and the confusion are of the {plural(len(run.data().test), 'test image')} that are there now.",
+        "Do not compare the two. To measure all on one set of test images, restore the old ones or train again.",
+    )
+
+
 def weak_classes(run: StoredRun) -> RunWarning | None:
-    """Classes whose accuracy is below half of the mean over classes."""
+    """Classes whose accuracy is below half of the mean over classes, by more than a few test images can explain."""
     by_class = run.class_accuracy
     mean = statistics.mean(by_class.values()) if by_class else 0.0
     weak = {name: value for name, value in by_class.items() if value < mean / 2}
+    texts = [f"{name}: {value:.1f} %" for name, value in weak.items()]
+    if (sizes := test_class_sizes(run)) is not None:
+        tested = [(name, round(value * sizes[name] / 100), sizes[name]) for name, value in weak.items()]
+        weak = {name: weak[name] for name, right, all_ in tested if all_ >= FEW and wilson(right, all_).high < mean}
+        texts = [f"{name}: {right} of {all_}" for name, right, all_ in tested if name in weak]
     if not weak:
         return None
     return RunWarning(
         "Some classes are hardly recognised" if len(weak) > 1 else "A class is hardly recognised",
-        f"{listed([f'{name}: {value:.1f} %' for name, value in weak.items()])}; the mean over classes is {mean:.2f} %.",
+        f"{listed(texts)}; the mean over classes is {mean:.2f} %.",
         "The overall accuracy hides this. See below which classes they are mistaken for, check the labels of both, and "
         "label a few more images of them.",
     )
+
+
+def test_class_sizes(run: StoredRun) -> dict[str, int] | None:
+    """Number of test images of each class; None if they cannot be read or are not those of the run."""
+    if test_images(run) is None:
+        return None
+    data = run.data()
+    return dict(zip(data.classes, data.test.labels.bincount(minlength=len(data.classes)).tolist(), strict=True))
+
+
+def sure_and_wrong(run: StoredRun) -> RunWarning | None:
+    """Confident predictions that are right much less often than their confidence says, if they are computed already."""
+    result = known_predictions(run)
+    for row in [] if result is None else reversed(accepted(result, CONFIDENT)):
+        gap, likely = row.threshold - row.share.percent / 100, row.share.interval.high < 100 * row.threshold
+        if row.kept.right >= FEW and gap > TRUST_GAP and likely:
+            return RunWarning(
+                "Confidence cannot be trusted",
+                f"Of {row.kept.right} test images that it predicts with a confidence of at least {row.threshold:g}, "
+                f"{row.share.percent:.0f} % are right.",
+                "Do not accept predictions because they are confident. Look at the wrong images and at the table by "
+                "confidence, and label a few more images of the classes that are confused.",
+            )
+    return None
 
 
 def falling_precision(run: StoredRun) -> RunWarning | None:
@@ -109,10 +179,34 @@ def sure_too_early(run: StoredRun) -> RunWarning | None:
     return RunWarning(
         "Sure before it is right",
         f"At step {worst['step']:,}, pseudo labels have {100 * worst['pseudo_coverage']:.0f} % of their full weight, "
-        f"but only {100 * worst['pseudo_precision']:.0f} % of it is on right ones.",
-        "Learning from wrong pseudo labels confirms them, and a run may never recover. Try --recipe cold-start, or "
-        "label a few more images of each class.",
+        f"but only {100 * worst['pseudo_precision']:.0f} % of it is on right ones.{judge_weight(worst)}",
+        f"Learning from wrong pseudo labels confirms them, and a run may never recover. {better_start(run)}"
+        + (" A higher method.threshold helps if the method has one." * (worst.get("pseudo_auc", 0) >= TOLD_APART)),
     )
+
+
+def better_start(run: StoredRun) -> str:
+    """What to do about wrong pseudo labels at the start; the recipe for it exists for some methods only."""
+    named = "cold-start"
+    if run.settings.recipe != named and run.settings.method_name in NAMED.get(named, {}):
+        return f"Try --recipe {named}, or label a few more images of each class."
+    return "Label a few more images of each class, or compare with a method that has the recipe cold-start."
+
+
+def judge_weight(line: Mapping[str, Any]) -> str:
+    """Sentences on whether the weight tells right from wrong pseudo labels, and on a class with too many of them.
+
+    Empty for a line of an older log, which does not say.
+    """
+    said = ""
+    if "pseudo_auc" in line:
+        tells = "tells" if line["pseudo_auc"] >= TOLD_APART else "hardly tells"
+        said += f" The weight {tells} right from wrong ones (AUC {line['pseudo_auc']:.2f}, chance 0.50): of the tenth "
+        said += f"with the largest weights, {100 * line['pseudo_precision_by_weight'][-1]:.0f} % are right."
+    shares = line.get("pseudo_class_share", [0.0])
+    if max(shares) * len(shares) >= COLLAPSED:
+        said += f" {100 * max(shares):.0f} % of the weight is on one of {len(shares)} classes."
+    return said
 
 
 def pseudo_label_periods(run: StoredRun) -> list[tuple[float, float]]:
@@ -172,6 +266,12 @@ def few_steps(run: StoredRun) -> RunWarning | None:
     steps, usual = run.settings.train.steps, recipe_of(run.settings).train.steps
     if steps >= usual:
         return None
+    if is_own_images(run.settings.data.name):
+        return RunWarning(
+            "Shorter than usual",
+            f"It trains for {steps:,} steps; the default is {usual:,}.",
+            "If the accuracy still rises at the end, more steps help.",
+        )
     return RunWarning(
         "Shorter than the recipe",
         f"It trains for {steps:,} steps; its recipe has {usual:,}.",

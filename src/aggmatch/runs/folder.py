@@ -28,6 +28,9 @@ class Record(TypedDict):
     pseudo_precision: NotRequired[float]
     pseudo_recall: NotRequired[float]
     pseudo_coverage: NotRequired[float]
+    pseudo_auc: NotRequired[float]
+    pseudo_precision_by_weight: NotRequired[list[float]]
+    pseudo_class_share: NotRequired[list[float]]
     confidence: NotRequired[float]
     queue_fill: NotRequired[list[Natural]]
 
@@ -167,13 +170,15 @@ class RunFolder:
         otherwise this raises an `AggMatchError`.
         """
         values, layers = self.read_config(), as_layers(changes)
+        if values.get("data", {}).get("test_images"):  # the run's own split lists them too, and stays with it
+            values["data"]["test_images"] = str(self.split.absolute())
         named = [name for layer in layers for name in parts_named(layer.values)]
         refuse_code(parts_named(values), [*named, *allow], self.config)
         try:
-            resolve([Layer("", values)])
+            resolve([Layer("", values)], recipes=False)
         except AggMatchError as error:
             raise AggMatchError(f"Cannot read {self.config}: {error}") from None
-        return resolve([Layer(str(self.config), values), *layers])
+        return resolve([Layer(str(self.config), values), *layers], recipes=False)
 
     def settings_here(self, changes: Changes = (), *, allow: Iterable[str] = ()) -> RunSettings:
         """Return the settings with a device of this machine, which need not be the machine that trained."""

@@ -1,7 +1,8 @@
 """Results files: one line of JSON per run, which remains when the run folder is deleted; tables are made from it.
 
 A line holds the configuration that decides the result, the curve, the result, the hardware, and how far the run went.
-Two lines with the same configuration are the same run, even if one was written before a setting existed.
+Two lines with the same configuration are the same run, even if one was written before a setting existed. A run on all
+labels of a data set, such as a folder of images, is the same run only with the same labels and images.
 """
 
 import json
@@ -13,7 +14,7 @@ from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 from aggmatch.files import write_atomically
 from aggmatch.registry import refuse_code
-from aggmatch.runs.stored import StoredRun
+from aggmatch.runs.stored import Given, StoredRun
 from aggmatch.settings import parts_named, resolve
 from aggmatch.validate import Natural, Percent, parse_json
 
@@ -46,6 +47,7 @@ class Content(TypedDict):
     curve: list[Point]
     hardware: str | None
     versions: dict[str, str] | None
+    given: NotRequired[Given]
 
 
 class Line(NamedTuple):
@@ -72,6 +74,8 @@ def encode(run: StoredRun) -> str:
         "hardware": run.hardware,
         "versions": run.versions,
     }
+    if run.given:
+        content["given"] = run.given
     return json.dumps(content, ensure_ascii=False)
 
 
@@ -84,7 +88,7 @@ def decode(text: str, where: str, allow: Iterable[str] = ()) -> Line:
     configuration = content["configuration"]
     try:
         refuse_code(parts_named(configuration), allow, "The configuration")
-        settings = resolve([Layer("a stored result", configuration)])
+        settings = resolve([Layer("a stored result", configuration)], recipes=False)
     except AggMatchError as error:
         return Line(text, json.dumps(configuration, sort_keys=True), None, str(error))
     run = StoredRun(
@@ -94,6 +98,7 @@ def decode(text: str, where: str, allow: Iterable[str] = ()) -> Line:
         steps=content["steps"],
         hardware=content["hardware"],
         versions=content["versions"],
+        stored_given=content.get("given"),
     )
     return Line(text, run.key, run)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aggmatch.config import differences, flatten
-from aggmatch.settings import RunSettings, resolve
+from aggmatch.settings import CADENCE, RunSettings, resolve
 from aggmatch.tables import plural, show_mean
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ LAST_EVALUATIONS = 20
 """Number of last evaluations whose median is reported next to the accuracy."""
 NORMAL_QUANTILE = 1.959964
 """Half the width, in standard deviations, of the middle 95 % of a normal distribution."""
-CADENCE = ("steps", "log_every", "evaluate_every")
+LENGTH = ("steps", *CADENCE)
 """Settings of section `train` that say how long and how often, not what a run learns."""
 ALWAYS_NAMED = ("data.name", "data.labels", "recipe")
 """Settings that name every run as soon as two runs differ in them."""
@@ -123,7 +123,7 @@ def recipe_of(settings: RunSettings, *, steps: int | None = None) -> RunSettings
 def without_cadence(settings: RunSettings) -> dict[str, Any]:
     """What decides the result of a run, except its length."""
     identity = settings.identity()
-    identity["train"] = {name: value for name, value in identity["train"].items() if name not in CADENCE}
+    identity["train"] = {name: value for name, value in identity["train"].items() if name not in LENGTH}
     return identity
 
 
@@ -206,7 +206,8 @@ def group_names(runs: "Sequence[StoredRun]") -> list[str]:
 
 def compared_settings(run: "StoredRun") -> dict[str, Any]:
     """Dotted settings that decide a run's result, except its method and those that only distinguish repetitions."""
-    left_out = ("method.name", "data.fold", "data.split", "data.noise_rate", "train.seed")
+    left_out = ["method.name", "data.fold", "data.split", "data.noise_rate", "train.seed"]
+    left_out += [f"train.{name}" for name in CADENCE]
     settings = {key: value for key, value in flatten(run.settings.identity()).items() if key not in left_out}
     if not settings["data.noise_map"]:
         del settings["data.noise_map"]  # named only among runs that have one

@@ -12,6 +12,7 @@ from aggmatch.data import DataSet, DataSettings, Split, load_for
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import short_name
+from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.stats import Length, Median, describe_noise, median_of_last, unique_names
 from aggmatch.settings import RunSettings
@@ -27,6 +28,16 @@ class Drawn(TypedDict):
 
     labeled: list[Natural]
     fold: Natural
+    labels: list[Natural]
+
+
+class Given(TypedDict):
+    """What a run was given if its settings ask for all labels of its data set, such as a folder of images."""
+
+    labels: Natural
+    """Number of labelled images."""
+    fingerprint: str | None
+    """Hash of training images and labels; None in old split files."""
 
 
 class DataSets:
@@ -37,7 +48,7 @@ class DataSets:
 
     def load(self, settings: DataSettings, data_dir: str, download: bool, cache_dir: str | None = None) -> DataSet:
         """The data set that the settings name."""
-        key = (settings.name, settings.labels_file, settings.side, settings.holdout, data_dir)
+        key = (settings.name, settings.labels_file, settings.side, settings.holdout, settings.test_images, data_dir)
         if self.last is None or self.last[0] != key:
             self.last = key, load_for(settings, data_dir, download, cache_dir=cache_dir)
         return self.last[1]
@@ -62,6 +73,8 @@ class StoredRun:
     versions: Mapping[str, str] | None
     path: Path | None = None
     """Its folder; None for a line of a results file."""
+    stored_given: Given | None = None
+    """What `given` is for a line of a results file."""
     name: str = ""
     """A short name, unique among the runs read together, such as "aggmatch fold 0"."""
     download: bool = False
@@ -125,6 +138,18 @@ class StoredRun:
         accuracies: Mapping[str, float] = self.summary.get("class_accuracy", {}) if self.summary else {}
         return accuracies
 
+    @property
+    def probes(self) -> Mapping[str, float]:
+        """Accuracy in percent of classic learners on the same frozen features and labels; empty without them."""
+        accuracies: Mapping[str, float] = self.summary.get("probes", {}) if self.summary else {}
+        return accuracies
+
+    @property
+    def better_probe(self) -> str | None:
+        """The best classic learner on the same features, if it is at least as good as the run."""
+        best = max(self.probes, key=self.probes.__getitem__, default=None)
+        return best if best and self.accuracy is not None and self.probes[best] >= self.accuracy else None
+
     def pseudo_labels(self, name: str) -> float | None:
         """A pseudo-label value at the last log step in percent, such as "precision"; None if there is none."""
         logged = self.summary or next((record for record in reversed(self.records) if "loss" in record), {})
@@ -147,7 +172,15 @@ class StoredRun:
     @cached_property
     def key(self) -> str:
         """The configuration that decides the result, as a text: equal exactly for the same run."""
-        return json.dumps(self.settings.identity(), sort_keys=True)
+        given = {"given": self.given} if self.given else {}
+        return json.dumps(self.settings.identity() | given, sort_keys=True)
+
+    @cached_property
+    def given(self) -> Given | None:
+        """Labels and images, if the settings ask for all labels: a folder of images may get more of them later."""
+        if self.settings.data.labels is not None or self.path is None:
+            return self.stored_given
+        return Given(labels=len(self.drawn["labeled"]), fingerprint=self.drawn.get("fingerprint"))
 
     @property
     def method(self) -> str:
@@ -161,8 +194,10 @@ class StoredRun:
 
     @property
     def labels(self) -> int | None:
-        """Number of labelled images; None if the run used all labels and its folder is gone."""
-        return len(self.drawn["labeled"]) if self.path else self.settings.data.labels
+        """Number of labelled images; None if the run used all labels and an old results file does not say how many."""
+        if self.path:
+            return len(self.drawn["labeled"])
+        return self.given["labels"] if self.given else self.settings.data.labels
 
     @property
     def fold(self) -> int:
@@ -199,6 +234,22 @@ class StoredRun:
     def snapshots(self) -> list[Path]:
         """Files of its snapshots, oldest first."""
         return sorted(self.folder.snapshots.glob("step-*.safetensors")) if self.path else []
+
+    @property
+    def checkpoint_step(self) -> int | None:
+        """The step of its newest checkpoint while it is not finished; None for a finished run or without one."""
+        saved = checkpoint.found(self.folder.checkpoints) if self.path and not self.finished else []
+        return checkpoint.step_of(saved[0]) if saved else None
+
+    @property
+    def has_model(self) -> bool:
+        """Whether it can predict: it is finished, or has a checkpoint."""
+        return self.finished or self.checkpoint_step is not None
+
+    @property
+    def model_words(self) -> str:
+        """Which state of the network predicts: `last step`, or `checkpoint of step 400`."""
+        return "last step" if self.finished else f"checkpoint of step {self.checkpoint_step:,}"
 
     def data(self) -> DataSet:
         """The data set that it was trained on."""

@@ -22,6 +22,9 @@ from aggmatch.probes import probe_accuracies
 class Inputs(Protocol):
     """The inputs of a run: views for training, and labelled examples for evaluation."""
 
+    plain: Tensor
+    """The training images themselves, or their features; N rows on the training device."""
+
     @property
     def test(self) -> Images | Features:
         """Test examples with their true classes."""
@@ -38,13 +41,13 @@ class ImageInputs:
     """Images on the training device; every step makes new views of them."""
 
     def __init__(self, data: DataSet, split: Split, augment: Augmenter, device: torch.device) -> None:
-        self.augment, self.pixels = augment, data.train.pixels.to(device)
+        self.augment, self.plain = augment, data.train.pixels.to(device)
         self.test = data.test
         self.labeled = Images(data.train.pixels[split.labeled], split.labels)
 
     def views(self, names: Sequence[str], index_B: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Return the named views, each (B, C, H, W) uint8."""
-        return tuple(self.augment(name, self.pixels[index_B], generator) for name in names)
+        return tuple(self.augment(name, self.plain[index_B], generator) for name in names)
 
 
 class FeatureInputs:
@@ -66,7 +69,7 @@ class FeatureInputs:
         network.backbone.fit(plain)
         self.mean, self.dropout = network.backbone.mean, augment.settings.feature_dropout
         self.cached = {name: cached[name].to(device) for name in names}
-        self.plain = plain
+        self.plain = plain.float().to(device)
         self.test = Features(store.plain(data.test.pixels), data.test.labels)
         self.labeled = Features(plain[split.labeled], split.labels)
         self.split = split
@@ -74,7 +77,7 @@ class FeatureInputs:
     def probes(self) -> dict[str, float]:
         """Return the test accuracies of classic learners on the same features and labels."""
         test = self.test
-        return probe_accuracies(self.plain, self.split.labeled, self.split.labels, test.inputs, test.labels)
+        return probe_accuracies(self.plain.cpu(), self.split.labeled, self.split.labels, test.inputs, test.labels)
 
     def views(self, names: Sequence[str], index_B: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Return features of the named views, each (B, D) float32."""

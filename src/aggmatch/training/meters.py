@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from aggmatch.errors import AggMatchError
+
+DIGITS = 4
+"""Decimals of the items of a logged list; a list of a hundred classes would otherwise be most of the log."""
 
 
 class BadValue(NamedTuple):
@@ -18,13 +21,13 @@ class BadValue(NamedTuple):
 
 
 class Meters:
-    """Running sums of named 0-d tensors, and the first step at which each was not finite.
+    """Running sums of named tensors, 0-d or vectors of two or more, and the first step at which each was not finite.
 
     Only `read` and `first_bad_value` read from the device, with one copy each.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.names: list[str] = []
+        self.names: list[str] = []  # of each sum; all sums of a vector have the same name
         self.added = False
         self.total = torch.zeros(0, device=device)
         self.count = torch.zeros((), device=device)
@@ -32,18 +35,17 @@ class Meters:
 
     def add(self, values: Mapping[str, Tensor], step: Tensor) -> None:
         """Add the values of one step."""
-        if (
-            not self.added and list(values) != self.names
-        ):  # the first step, or a checkpoint of a version that logged other values
-            empty = {"total": self.total.new_zeros(len(values)), "count": torch.zeros_like(self.count)}
-            self.load_state_dict(list(values), empty)
+        names = [name for name, value in values.items() for _ in range(value.numel())]
+        if not self.added and names != self.names:  # the first step, or a checkpoint of a version with other values
+            empty = {"total": self.total.new_zeros(len(names)), "count": torch.zeros_like(self.count)}
+            self.load_state_dict(names, empty)
         self.added = True
-        if list(values) != self.names:
+        if names != self.names:
             raise AggMatchError(
                 f"A method must log the same values in the same order at every step, got {', '.join(values)} "
-                f"after {', '.join(self.names)}."
+                f"after {', '.join(dict.fromkeys(self.names))}."
             )
-        now = torch.stack([value.float() for value in values.values()])
+        now = torch.cat([value.float().reshape(-1) for value in values.values()])
         bad = ~now.isfinite() & (self.first_bad == 0)
         self.first_bad.copy_(torch.where(bad, step + 1, self.first_bad))
         self.total.add_(now)
@@ -56,12 +58,14 @@ class Meters:
         # Within one step, name a part of the loss rather than the loss: the part is the cause.
         return min(bad, key=lambda value: (value.step, value.name == "loss"), default=None)
 
-    def read(self) -> dict[str, float]:
-        """Return the means since the last call, and start again from zero."""
-        means = (self.total / self.count.clamp(min=1)).tolist()
+    def read(self) -> dict[str, Any]:
+        """Return the means since the last call, floats or lists of floats, and start again from zero."""
+        means: dict[str, list[float]] = {}
+        for name, mean in zip(self.names, (self.total / self.count.clamp(min=1)).tolist(), strict=True):
+            means.setdefault(name, []).append(mean)
         self.total.zero_()
         self.count.zero_()
-        return dict(zip(self.names, means, strict=True))
+        return {name: mean if len(mean) > 1 else mean[0] for name, mean in means.items()}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Sums and counts."""
@@ -73,6 +77,27 @@ class Meters:
         self.total = state["total"].to(self.total)
         self.count = state["count"].to(self.count)
         self.first_bad = torch.zeros_like(self.total)
+
+
+def pseudo_label_metrics(means: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a log line from means over steps, with quotients in place of the scores they come from.
+
+    means: of all logged values. Scores of pseudo labels are named `pseudo_` and the name that `score_pseudo_labels`
+    gives them. Without any weight there is no precision and no share of a class; if all pseudo labels are right, or
+    all wrong, there is no AUC.
+    """
+    metrics = dict(means)
+    by_class, ordered, pairs = (metrics.pop(f"pseudo_{name}", None) for name in ("by_class", "ordered", "pairs"))
+    if coverage := metrics.get("pseudo_coverage"):
+        if "pseudo_recall" in metrics:
+            metrics["pseudo_precision"] = metrics["pseudo_recall"] / coverage
+        if by_class is not None:
+            metrics["pseudo_class_share"] = [round(weight / coverage, DIGITS) for weight in by_class]
+    if pairs:
+        metrics["pseudo_auc"] = ordered / pairs
+    if precisions := metrics.get("pseudo_precision_by_weight"):
+        metrics["pseudo_precision_by_weight"] = [round(precision, DIGITS) for precision in precisions]
+    return metrics
 
 
 class Pace:

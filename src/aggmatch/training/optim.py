@@ -12,21 +12,36 @@ from torch import Tensor, nn
 from aggmatch.settings import OptimSettings
 
 
-def cosine_rate(lr: float, progress: Tensor) -> Tensor:
-    """Learning rate η·cos(7π/16 · k/K) at progress k/K; both 0-d."""
-    return lr * torch.cos(7 * math.pi / 16 * progress)
+def learning_rate(settings: OptimSettings, progress: Tensor) -> Tensor:
+    """Learning rate at progress k/K; both 0-d.
+
+    η·cos(7π/16 · k/K),   or with `final` f:   η·(f + (1 − f)·(1 + cos(π·k/K))/2)
+
+    With a warm-up, k/K in these formulas is the progress after it. During the warm-up the rate grows linearly to η.
+    """
+    warm = settings.warmup
+    after = ((progress - warm) / (1 - warm)).clamp(min=0) if warm else progress
+    if settings.final is None:
+        rate = settings.lr * torch.cos(7 * math.pi / 16 * after)
+    else:
+        rate = settings.lr * (settings.final + (1 - settings.final) * (1 + torch.cos(math.pi * after)) / 2)
+    if not warm:
+        return rate
+    return rate * (settings.warmup_from + (1 - settings.warmup_from) * (progress / warm).clamp(max=1))
 
 
 class SGD:
-    """Stochastic gradient descent with Nesterov momentum and weight decay on kernels.
+    """Stochastic gradient descent with momentum and weight decay on kernels.
 
-    g ← ∇ + wd·w,   v ← m·v + g,   w ← w − η(g + m·v)
+    g ← ∇ + wd·w,   v ← m·v + g,   w ← w − η(g + m·v), or without `nesterov` w ← w − η·v
 
     With `lars`, g of a kernel is first multiplied by its trust ratio t·|w| / (|∇| + wd·|w|).
+
+    slow: start of the names of parameters whose learning rate is η times `backbone_rate`; empty for none.
     """
 
-    def __init__(self, module: nn.Module, settings: OptimSettings) -> None:
-        self.settings = settings
+    def __init__(self, module: nn.Module, settings: OptimSettings, slow: str = "") -> None:
+        self.settings, self.slow = settings, slow
         self.parameters = dict(module.named_parameters())
         self.velocity = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
 
@@ -40,8 +55,10 @@ class SGD:
         if self.settings.optimizer == "lars":
             scale_to_norms(list(kernels.values()), self.settings)
             weight_decay = 0.0  # the gradients contain it now
-        self.descend(kernels, rate, weight_decay)
-        self.descend(others, rate, 0.0)
+        for some, decay in ((kernels, weight_decay), (others, 0.0)):
+            slow = {name: parameter for name, parameter in some.items() if self.slow and name.startswith(self.slow)}
+            self.descend({name: parameter for name, parameter in some.items() if name not in slow}, rate, decay)
+            self.descend(slow, rate * self.settings.backbone_rate, decay)
         for parameter in used.values():
             parameter.grad = None  # the next backward then writes instead of adding
 
@@ -56,7 +73,7 @@ class SGD:
                 momentum=self.settings.momentum,
                 weight_decay=weight_decay,
                 dampening=0.0,
-                nesterov=self.settings.momentum > 0,
+                nesterov=self.settings.nesterov and self.settings.momentum > 0,
                 maximize=False,
                 is_first_step=False,
             )

@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -13,24 +13,24 @@ from typing import Any
 import torch
 
 from aggmatch import __version__
-from aggmatch.config import Changes, as_layers, differences
+from aggmatch.config import Changes
 from aggmatch.data import DataSet, Images, Split, is_own_images, load_for, locate, make_split
 from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device, provenance
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import accuracies, evaluate
 from aggmatch.files import write_atomically
-from aggmatch.registry import absolute
 from aggmatch.runs import checkpoint as checkpoints
-from aggmatch.runs.checkpoint import Checkpoint, pack, unpack
+from aggmatch.runs.checkpoint import Checkpoint, pack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.log import Log
 from aggmatch.runs.stats import median_of_last
-from aggmatch.settings import RunSettings, parts_named
+from aggmatch.settings import RunSettings
 from aggmatch.signals import signals
+from aggmatch.training.earlier import check_unchanged, resumed_settings, stored_backbone, take_networks
 from aggmatch.training.inputs import FeatureInputs
-from aggmatch.training.meters import Pace
-from aggmatch.training.optim import cosine_rate
+from aggmatch.training.meters import Pace, pseudo_label_metrics
+from aggmatch.training.optim import learning_rate
 from aggmatch.training.trainer import Trainer
 
 
@@ -92,7 +92,7 @@ class Run:
         if self.finished:
             return
         state, train, runtime = self.state, self.settings.train, self.settings.runtime
-        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}
+        snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}.union(runtime.snapshot_steps)
         with self.folder.locked(), self.open_log() as log, self.keeping_place(log), signals() as received:
             now = {"step": state.steps_done, "started": timestamp()}
             self.folder.note_session(now | provenance(state.device, state.threads))
@@ -147,17 +147,14 @@ class Run:
         self.check_finite()
         state, settings = self.state, self.settings
         progress = torch.tensor((state.steps_done - 1) / settings.train.steps)
-        rate = float(cosine_rate(settings.optim.lr, progress))
+        rate = float(learning_rate(settings.optim, progress))
         status = {name: value.tolist() for name, value in state.method.status().items()}
-        means = state.meters.read()
-        if "pseudo_recall" in means and means["pseudo_coverage"] > 0:  # no precision without pseudo labels
-            means["pseudo_precision"] = means["pseudo_recall"] / means["pseudo_coverage"]
-        return {**means, "lr": rate, **status}
+        return {**pseudo_label_metrics(state.meters.read()), "lr": rate, **status}
 
     def read_accuracies(self) -> dict[str, float]:
         """Return the test accuracies of both networks in percent; nothing without test images."""
         state, inputs = self.state, self.state.inputs
-        if not len(self.data.test):
+        if not len(inputs.test):
             return {}
         networks = state.average, state.online
         return dict(accuracies(state.method, *networks, inputs.test, inputs.labeled, threads=state.threads))
@@ -183,7 +180,7 @@ class Run:
     def save(self, log: Log) -> None:
         """Write a checkpoint, unless the run has diverged."""
         self.check_finite(weights=True)
-        facts = {"seconds": self.seconds, "log_position": log.sync()}
+        facts = {**self.facts(), "seconds": self.seconds, "log_position": log.sync()}
         checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.checkpoint(**facts))
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -247,6 +244,7 @@ class Run:
         median = median_of_last([record[name] for record in records if name in record])
         assert median or not tested, "every run with test images ends with an evaluation"
         last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
+        numbers = {key: value for key, value in last_log.items() if not isinstance(value, list)}
         probes: dict[str, float] = inputs.probes() if tested and isinstance(inputs, FeatureInputs) else {}
         return {
             "data": settings.data.name,
@@ -261,7 +259,7 @@ class Run:
             "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)) if tested else {},
             **({} if tested else {"accuracy_average": None, "accuracy_online": None}),
             **({"probes": probes} if probes else {}),
-            **{key: value for key, value in last_log.items() if key.startswith(("accuracy_", "pseudo_"))},
+            **{key: value for key, value in numbers.items() if key.startswith(("accuracy_", "pseudo_"))},
             "seconds": round(self.seconds, 1),
             **provenance(state.device, state.threads),
             "finished": timestamp(),
@@ -273,16 +271,26 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None, download: bool = False) -> Run:
+def start(
+    settings: RunSettings,
+    out: str | Path,
+    *,
+    data: DataSet | None = None,
+    download: bool = False,
+    on_read: Callable[[DataSet, Split], None] | None = None,
+) -> Run:
     """Start a run in a new folder; nothing is trained before `Run.train`.
 
     settings: see `resolve`. out: the folder, which must be empty or not exist yet. data: the data set, if it cannot be
     read by the name in the settings; its own name must be the same. download: whether to fetch missing files of it.
+    on_read: called with the data set and the drawn labels, before features of a frozen backbone are computed.
     Raises an `AggMatchError` if a setting does not fit the data; no folder is created then.
 
     Example: `start(resolve({"data.name": "digits", "method.name": "fixmatch"}), "runs/mine")`.
     """
     folder = RunFolder(Path(out))
+    if folder.holds_run and data is None:
+        check_unchanged(folder, located(settings))
     folder.check_free()
     device = choose_device(settings.runtime.device)
     if data is None:
@@ -294,7 +302,12 @@ def start(settings: RunSettings, out: str | Path, *, data: DataSet | None = None
     split = make_split(data, settings.data)
     if settings.data.split is not None:  # it decides both
         settings = replace(settings, data=replace(settings.data, labels=len(split.labeled), fold=split.fold))
-    state = Trainer(settings, data, split, device)
+    if on_read:
+        on_read(data, split)
+    earlier = RunFolder(Path(settings.train.start_from)) if settings.train.start_from else None
+    state = Trainer(settings, data, split, device, stored_backbone(earlier) if earlier else None)
+    if earlier:
+        take_networks(state, earlier, data.classes)
     folder.create(split.encoded(), settings.to_dict())
     run = Run(settings, data, split, folder, state)
     run.keep_backbone()
@@ -329,14 +342,14 @@ def resume(
             raise AggMatchError(f"There is no {name} any more. {moved}")
     data = data or load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
     check_data(data, settings)
+    check_unchanged(folder, settings, data)
     split = Split.read(folder.split, data)
     if not split.tested_on(data):
         raise AggMatchError(
             f"Cannot resume {out}: the test images of {data.name} have changed. Restore them, or start a new run "
             f"with another --out."
         )
-    frozen = unpack(folder.backbone.read_bytes()).tensors if folder.backbone.exists() else None
-    state = Trainer(settings, data, split, choose_device(settings.runtime.device), frozen)
+    state = Trainer(settings, data, split, choose_device(settings.runtime.device), stored_backbone(folder))
     folder.note_data(settings.data.name, settings.data.labels_file)
     run = Run(settings, data, split, folder, state)
     run.keep_backbone()
@@ -365,29 +378,6 @@ def check_data(data: DataSet, settings: RunSettings) -> None:
             f"data.holdout=0"
         )
     check_images(data.train.pixels)
-
-
-def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] = ()) -> RunSettings:
-    """Return the settings of a stored run with changes; raise an `AggMatchError` if these change what it computes."""
-    asked = {key: value for layer in as_layers(changes) for key, value in layer.values.items()}
-    allowed = [*allow, *parts_named(asked)]
-    settings = stored = folder.settings(allow=allowed)
-    method = absolute(str(asked.get("method.name", stored.method_name)))
-    if method != stored.method_name:  # the other settings of the method would be unknown to this one
-        changed = {"method.name": (stored.method_name, method)}
-    else:
-        settings = folder.settings(changes, allow=allowed)
-        differing = differences(stored.to_dict(), settings.to_dict())
-        changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
-    places, tables = changed.get("data.name"), changed.get("data.labels_file")
-    if places and all(map(is_own_images, places)):  # the split checks whether the images are the same
-        del changed["data.name"]
-    if tables and all(tables):  # the split checks whether the labels are the same
-        del changed["data.labels_file"]
-    if changed:
-        listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
-        raise AggMatchError(f"Cannot resume {folder.path}: {listed}. Drop the change, or choose another --out.")
-    return settings
 
 
 def start_or_resume(settings: RunSettings, out: Path, *, download: bool = False) -> Run:

@@ -24,7 +24,7 @@ from aggmatch.settings import RunSettings
 from aggmatch.training.cuda_graph import Captured
 from aggmatch.training.inputs import FeatureInputs, ImageInputs, Inputs
 from aggmatch.training.meters import Meters
-from aggmatch.training.optim import SGD, average_decay, copy_buffers, cosine_rate, update_average
+from aggmatch.training.optim import SGD, average_decay, copy_buffers, learning_rate, update_average
 
 
 def seeds(settings: RunSettings) -> Iterator[int]:
@@ -60,18 +60,22 @@ class Trainer:
 
         self.method, self.online, self.average = self.build_modules(data, len(split.unlabeled), weight_seed, frozen)
         self.threads = choose_threads(settings.runtime.threads, self.online)
-        self.optimizer = SGD(self.online, settings.optim)
+        slow = "backbone." if settings.train.backbone == "finetune" else ""
+        self.optimizer = SGD(self.online, settings.optim, slow)
         self.inputs = self.build_inputs(data, split)
 
         train = settings.train
         positions = torch.arange(len(self.labels), device=device)
+        counts = split.labels.bincount(minlength=len(data.classes)).tolist()
+        self.labeled_batch = self.method.labeled_batch(settings.method, train.batch, counts)
         self.labeled_stream: IndexStream | BalancedStream = (
-            BalancedStream(positions, self.labels, data.classes, train.batch, labeled_seed)
+            BalancedStream(positions, self.labels, data.classes, self.labeled_batch, labeled_seed)
             if self.method.balanced
-            else IndexStream(positions, train.batch, labeled_seed)
+            else IndexStream(positions, self.labeled_batch, labeled_seed)
         )
         self.unlabeled_stream = IndexStream(on_device.unlabeled, train.batch * train.unlabeled_ratio, unlabeled_seed)
         self.generator = torch.Generator(device).manual_seed(view_seed)
+        self.method.begin(self.online, self.inputs.plain, self.labeled_index, self.labels)
         self.meters = Meters(device)
         self.steps_done = 0
         self.step_counter = torch.zeros((), device=device)  # the same number on the device, for schedules
@@ -103,6 +107,7 @@ class Trainer:
             load_pretrained(online.frozen or online.backbone, model.name, model.weights)
         if online.frozen is not None:
             freeze(online.frozen, frozen)
+        online.exact = self.settings.train.exact_gradient
         online.normalize_by(data.train.pixels)
         online.to(self.device)
         if self.device.type == "cuda":
@@ -140,7 +145,8 @@ class Trainer:
     def images_per_step(self) -> int:
         """Views of images that a step makes."""
         train, views = self.settings.train, self.method.views
-        return train.batch * (len(views.labeled) + train.unlabeled_ratio * len(views.unlabeled))
+        unlabeled = train.batch * train.unlabeled_ratio * len(views.unlabeled)
+        return self.labeled_batch * len(views.labeled) + unlabeled
 
     def step(self) -> None:
         """Learn from the next images of both streams."""
@@ -164,7 +170,7 @@ class Trainer:
         with side_stream(self.device) as notes:  # reads `batch` and `result`, which exist until the join
             self.note(batch, result)
         result.loss.backward()
-        self.optimizer.step(cosine_rate(self.settings.optim.lr, batch.progress))
+        self.optimizer.step(learning_rate(self.settings.optim, batch.progress))
         update_average(
             self.average,
             self.online,
@@ -198,7 +204,7 @@ class Trainer:
         values = {**result.parts, "loss": result.loss.detach()}
         if result.pseudo is not None:
             truth_B = None if self.truth is None else self.truth[batch.unlabeled_index]
-            scores = score_pseudo_labels(result.pseudo, truth_B)
+            scores = score_pseudo_labels(result.pseudo, truth_B, self.method.problem.classes)
             values |= {f"pseudo_{name}": value for name, value in scores.items()}
         self.meters.add(values, self.step_counter)
 

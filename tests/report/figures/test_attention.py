@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from aggmatch.inference import Snapshot
 from aggmatch.report.figures import draw, features
-from aggmatch.report.figures.features import class_attention, mean_by_class
+from aggmatch.report.figures.features import attention_within, class_attention, mean_by_class
 from aggmatch.report.pseudo_labels import pseudo_labels_at
 from aggmatch.runs.stored import StoredRun
 
@@ -61,3 +61,38 @@ def test_a_run_that_explains_itself_has_a_plot_for_each_snapshot(rivals: list[St
     assert titles[:3] == ["feature term", "class term", "all terms"]
     assert "1,000 unlabelled images" in panel.caption
     assert "aggmatch on digits, 20 labels, fold 0" in panel.caption
+
+
+# Within a batch ------------------------------------------------------------------------------------------------------
+
+
+def test_attention_within_a_batch_equals_a_computation_image_by_image():
+    generator = torch.Generator().manual_seed(0)
+    feature, truth = torch.randn(23, 4, generator=generator), torch.arange(23) % 3
+    rows = torch.zeros(20, 3)
+    for image in range(20):  # two batches of ten; three images are left over
+        others = [other for other in range(image // 10 * 10, image // 10 * 10 + 10) if other != image]
+        cosines = torch.stack([torch.cosine_similarity(feature[image], feature[other], dim=0) for other in others])
+        for other, share in zip(others, torch.exp(cosines / 0.05) / torch.exp(cosines / 0.05).sum(), strict=True):
+            rows[image, truth[other]] += share
+    expected = torch.stack([rows[truth[:20] == label].mean(0) for label in range(3)])
+    torch.testing.assert_close(attention_within(feature, truth, 3, 10), expected, atol=1e-5, rtol=1e-3)
+
+
+def test_few_images_are_one_batch():
+    feature = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
+    within = attention_within(feature, torch.tensor([0, 0, 1, 1]), 2, 448)
+    assert within.diagonal().tolist() == pytest.approx([1.0, 1.0])
+
+
+def test_methods_with_and_without_a_memory_have_attention_within_a_batch(rivals: list[StoredRun]):
+    panels = [panel for _, panel in draw(rivals, ["batch_attention"])]
+    assert [panel.name for panel in panels] == [f"batch-attention-{run.name.replace(' ', '-')}" for run in rivals]
+    for panel in panels:
+        assert [plot.name for plot in panel.plots] == ["step-30"], "of several methods, the last snapshots"
+        assert "random batches" in panel.caption
+
+
+def test_a_run_alone_has_attention_within_a_batch_at_each_snapshot(rivals: list[StoredRun]):
+    ((_, panel),) = draw([run for run in rivals if run.method == "fixmatch"], ["batch_attention"])
+    assert [plot.name for plot in panel.plots] == ["step-3", "step-15", "step-30"]

@@ -13,6 +13,7 @@ from aggmatch.report.figures import draw, features
 from aggmatch.report.figures.features import draw_map, spaced, tsne
 from aggmatch.report.pseudo_labels import run_network
 from aggmatch.runs.stored import StoredRun, read_runs
+from aggmatch.settings import RuntimeSettings
 
 
 def two_groups() -> np.ndarray:
@@ -111,7 +112,8 @@ def test_large_data_sets_are_shown_by_evenly_spaced_images(aggmatch_run: StoredR
 def test_at_most_six_hundred_points_are_mapped():
     assert features.TESTED <= 500
     assert features.LABELED <= 100
-    assert features.SNAPSHOTS <= 3
+    assert features.SNAPSHOTS <= 8
+    assert len(RuntimeSettings().snapshots) <= 3
 
 
 def test_features_are_those_of_the_evaluated_network(aggmatch_run: StoredRun, quick_map):

@@ -27,6 +27,8 @@ READING_ORDER = [
     "accuracy",
     "losses",
     "pseudo_labels",
+    "separation",
+    "class_shares",
     "queue",
     "class_accuracy",
     "confusion",
@@ -36,6 +38,7 @@ READING_ORDER = [
     "doubts",
     "explain",
     "attention",
+    "batch_attention",
     "embedding",
 ]
 
@@ -109,9 +112,9 @@ def no_data(_: StoredRun) -> None:
 def test_what_cannot_be_drawn_is_reported_and_the_rest_is_drawn(rival_folders: list[Path], monkeypatch, quick_map):
     monkeypatch.setattr(StoredRun, "data", no_data)
     gaps: dict[str, str] = {}
-    drawn = [name for name, _ in draw(read_runs(rival_folders), missing=gaps.__setitem__)]
-    assert drawn == READING_ORDER[:5]
-    assert list(gaps) == READING_ORDER[5:]
+    drawn = dict.fromkeys(name for name, _ in draw(read_runs(rival_folders), missing=gaps.__setitem__))
+    assert list(drawn) == READING_ORDER[:7]
+    assert list(gaps) == READING_ORDER[7:]
     assert set(gaps.values()) == {"digits is not in data."}
 
 
@@ -124,4 +127,4 @@ def test_what_cannot_be_drawn_is_an_error_without_a_callback(rival_folders: list
 def test_figures_marked_quick_need_no_data(rival_folders: list[Path], monkeypatch):
     monkeypatch.setattr(StoredRun, "data", no_data)
     quick = [name for name, figure in select().items() if figure.quick]
-    assert [name for name, _ in draw(read_runs(rival_folders), quick)] == quick
+    assert list(dict.fromkeys(name for name, _ in draw(read_runs(rival_folders), quick))) == quick

@@ -44,7 +44,8 @@ CHAPTERS: Mapping[str, Chapter] = {
     ),
     "attention": Chapter(
         "Where aggregation looks",
-        "Similar images in the queue refine a pseudo label. The more a class attends to itself, the better.",
+        "Similar images in the queue refine a pseudo label. Within a batch, the features of all methods can be "
+        "compared. The more a class attends to itself, the better.",
     ),
     "features": Chapter(
         "How classes separate",

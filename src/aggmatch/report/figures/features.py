@@ -1,6 +1,6 @@
 """Figures of features: attention between classes, and maps of the feature space.
 
-Shape suffixes: B queries, Q stored examples, D features, Y classes.
+Shape suffixes: B queries, Q stored examples, D features, Y classes, N batches of S images.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aggmatch.errors import AggMatchError
 from aggmatch.functional import one_hot
 from aggmatch.inference import Snapshot
 from aggmatch.methods.base import Explainer
@@ -31,11 +32,11 @@ from aggmatch.report.figure import (
     legend,
     name_classes,
     new_figure,
-    short,
+    short_names,
     slug,
 )
 from aggmatch.report.figures import Figure
-from aggmatch.report.pseudo_labels import evenly, explained_runs, pseudo_labels_at, run_network
+from aggmatch.report.pseudo_labels import evenly, explained_runs, pseudo_labels_at, run_network, unlabeled_images
 from aggmatch.report.style import FOREGROUND
 from aggmatch.runs.stats import first_of_groups
 from aggmatch.runs.stored import StoredRun
@@ -67,7 +68,8 @@ def attention_panel(run: StoredRun) -> Panel:
         assert explainer, "the method explains its pseudo labels"
         assert found.feature is not None
         maps = class_attention(explainer, found.feature[shown], found.own[shown], found.truth[shown])
-        plots.append(Plot(f"step-{found.step}", draw_maps(maps, run.data().classes), f"Step {found.step:,}"))
+        drawing = draw_maps(maps, run.data().classes, "class of the stored example")
+        plots.append(Plot(f"step-{found.step}", drawing, f"Step {found.step:,}"))
     return Panel(
         f"attention-{slug(run.name)}",
         f"Attention between classes, {run.name}",
@@ -106,20 +108,76 @@ def mean_by_class(to_class_BY: Tensor, query_class_B: Tensor, classes: int) -> T
 
 
 @house_style()
-def draw_maps(maps: Mapping[str, NDArray[np.float32]], classes: Sequence[str]) -> Drawing:
-    """Maps of one snapshot below each other, with one scale."""
+def draw_maps(maps: Mapping[str, NDArray[np.float32]], classes: Sequence[str], columns: str) -> Drawing:
+    """Maps of one snapshot below each other, with one scale. columns: what the columns stand for."""
     figure = new_figure(PHONE, 2.6 * len(maps) + 0.3)
     places = figure.subplots(len(maps), 1, squeeze=False)[:, 0]
     for axes, (term, values) in zip(places, maps.items(), strict=True):
         image = heat_map(axes, values, power=0.5)
         axes.set_title(f"{'all terms' if term == 'all' else term}: {np.nanmean(values.diagonal()):.2f}")
         axes.set_ylabel("true class of the image")
-        name_classes(axes, classes)
-    places[-1].set_xlabel("class of the stored example")
+        name_classes(axes, classes, side=1.5)
+    places[-1].set_xlabel(columns)
     bar = figure.colorbar(image, ax=places, location="right", shrink=0.9 / len(maps), anchor=(0, 1), aspect=30)
     bar.set_ticks([0, 0.05, 0.25, 0.5, 1], labels=["0", "0.05", "0.25", "0.5", "1"])
     bar.outline.set_alpha(0.3)
     return figure
+
+
+# Attention within a batch ---------------------------------------------------------------------------------------------
+
+
+TEMPERATURE = 0.05
+"""Temperature of the cosine, as in AggMatch's feature term."""
+
+
+def batch_attention(runs: Sequence[StoredRun]) -> Iterator[Panel]:
+    """Mean attention of images of each class to the other images of their batch, for methods with and without a memory.
+
+    One panel for the first run of each group that has snapshots; of several groups, only the last snapshots.
+    """
+    shown = [run for run in first_of_groups(runs) if run.snapshots]
+    yield from each(lambda run: batch_attention_panel(run, SNAPSHOTS if len(shown) == 1 else 1), shown)
+
+
+def batch_attention_panel(run: StoredRun, maps: int) -> Panel:
+    """One plot per snapshot, at most `maps`."""
+    data, train = run.data(), run.settings.train
+    index = evenly(unlabeled_images(data, run.split(), known=True), IMAGES)
+    if not len(index):
+        raise AggMatchError(f"{data.name} has no unlabelled images of known class whose attention could be shown.")
+    index = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(SEED))]
+    size = train.batch * train.unlabeled_ratio
+    plots = []
+    for number in spaced(len(run.snapshots), maps):
+        snapshot = Snapshot.load(run.snapshots[number], run.settings)
+        feature = run_network(snapshot.online, data.train.pixels[index]).feature.cpu()
+        values = attention_within(feature, data.train.labels[index], len(data.classes), size)
+        drawing = draw_maps({"features": values.numpy()}, data.classes, "class of the other image")
+        plots.append(Plot(f"step-{snapshot.step}", drawing, f"Step {snapshot.step:,}"))
+    return Panel(
+        f"batch-attention-{slug(run.name)}",
+        f"Attention within a batch, {run.name}",
+        f"Mean attention of {len(index):,} unlabelled images (rows: true class) to the other images of random batches "
+        f"of {min(size, len(index))} (columns: true class), softmax of the cosine of features / {TEMPERATURE:g}. It "
+        f"needs no memory, so all methods can be compared by it. Rows sum to 1; above each map, the mean share within "
+        f"the class. {run.describe()}; plain images, online network.",
+        plots,
+    )
+
+
+def attention_within(feature_BD: Tensor, class_B: Tensor, classes: int, size: int) -> Tensor:
+    """Mean attention between classes within whole batches of `size` images, in the given order, (Y, Y).
+
+    If there are fewer images, they are one batch.
+    """
+    size = min(size, len(class_B))
+    used = len(class_B) // size * size
+    unit_NSD = F.normalize(feature_BD[:used], dim=-1).unflatten(0, (-1, size))
+    score_NSS = unit_NSD @ unit_NSD.mT / TEMPERATURE
+    share_NSS = score_NSS.masked_fill(torch.eye(size, dtype=torch.bool), -torch.inf).softmax(-1)
+    of_class_NSY = one_hot(class_B[:used], classes).float().unflatten(0, (-1, size))
+    return mean_by_class((share_NSS @ of_class_NSY).flatten(0, 1), class_B[:used], classes)
 
 
 # Embedding ------------------------------------------------------------------------------------------------------------
@@ -129,7 +187,7 @@ TESTED = 500
 """Most test images shown; t-SNE of more takes too long."""
 LABELED = 100
 """Most labelled images shown."""
-SNAPSHOTS = 3
+SNAPSHOTS = 8
 """Most maps of a run that is shown alone."""
 PERPLEXITY = 30.0
 ITERATIONS = 500
@@ -214,7 +272,7 @@ def draw_map(
         marks = [
             Line2D([], [], color=class_color(each), marker=class_mark(each), **look) for each in range(len(classes))
         ]
-        legend(figure, {short(name, 20): mark for name, mark in zip(classes, marks, strict=True)})
+        legend(figure, dict(zip(short_names(classes, 20), marks, strict=True)))
     return figure
 
 
@@ -229,5 +287,6 @@ def scatter(axes: Axes, points: Points, numbers: NDArray[np.int64], **look: Any)
 
 FIGURES = {
     "attention": Figure(attention, chapter="attention", needs="snapshots of a method that explains itself"),
+    "batch_attention": Figure(batch_attention, chapter="attention", needs="snapshots", order=110),
     "embedding": Figure(embedding, chapter="features", needs="snapshots"),
 }

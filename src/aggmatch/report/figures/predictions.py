@@ -27,7 +27,7 @@ from aggmatch.report.figure import (
     name_classes,
     new_figure,
     pairs_among,
-    short,
+    short_names,
     slug,
 )
 from aggmatch.report.figures import Figure
@@ -106,7 +106,7 @@ def draw_class_accuracy(
         color, _, mark = look_of[name]
         axes.hlines(row, shown.min(0), shown.max(0), color=color, linewidth=1)
         (handles[name],) = axes.plot(shown.mean(0), row, mark, color=color, markersize=5)
-    axes.set_yticks(places, [short(classes[number]) for number in order])
+    axes.set_yticks(places, short_names([classes[number] for number in order]))
     axes.invert_yaxis()
     axes.set(xlabel="accuracy, %")
     legend(figure, handles)
@@ -121,23 +121,23 @@ NUMBERED = 12
 
 
 def confusion(runs: Sequence[StoredRun]) -> Iterator[Panel]:
-    """Confusion matrix of each finished run on the test images.
+    """Confusion matrix of each run on the test images.
 
-    One panel for the first run of each group, if it is finished.
+    One panel for the first run of each group, if it is finished or has a checkpoint.
     """
-    yield from each(confusion_panel, [run for run in first_of_groups(runs) if run.finished])
+    yield from each(confusion_panel, [run for run in first_of_groups(runs) if run.has_model])
 
 
 def confusion_panel(run: StoredRun) -> Panel:
-    """True against predicted classes of a finished run's model."""
+    """True against predicted classes of a run's model."""
     result, classes = test_predictions(run), run.data().classes
     pairs = " Frames mark pairs that the paper names as often confused." if pairs_among(classes) else ""
     return Panel(
         f"confusion-{slug(run.name)}",
         f"Confusion, {run.name}",
         f"Share of the test images of a class (rows) by predicted class (columns), in percent; {len(result.labels):,} "
-        f"images, {result.accuracy:.2f} % right. {run.describe()}, {run.settings.train.evaluated} network, last "
-        f"step.{pairs} {discrepancy(run)}".rstrip(),
+        f"images, {result.accuracy:.2f} % right. {run.describe()}, {run.settings.train.evaluated} network, "
+        f"{run.model_words}.{pairs} {discrepancy(run)}".rstrip(),
         [Plot("", draw_confusion(confusion_shares(result), classes))],
     )
 
@@ -274,6 +274,6 @@ def draw_reliability(title: str, shown: Reliability, color: str) -> Drawing:
 
 FIGURES = {
     "class_accuracy": Figure(class_accuracy, chapter="predictions", needs="a finished run", order=10, quick=True),
-    "confusion": Figure(confusion, chapter="predictions", needs="a finished run and its data set", order=20),
+    "confusion": Figure(confusion, chapter="predictions", needs="a model or checkpoint, and the data set", order=20),
     "calibration": Figure(calibration, chapter="predictions", needs="snapshots", order=30),
 }

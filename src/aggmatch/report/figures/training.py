@@ -11,7 +11,19 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from aggmatch.methods import load_method
-from aggmatch.report.figure import MANY, PHONE, Look, Panel, Plot, house_style, legend, looks, new_figure, short, slug
+from aggmatch.report.figure import (
+    MANY,
+    PHONE,
+    Look,
+    Panel,
+    Plot,
+    house_style,
+    legend,
+    looks,
+    new_figure,
+    short_names,
+    slug,
+)
 from aggmatch.report.figures import Figure
 from aggmatch.report.style import ACCENT, FOREGROUND, LINES, MARKS
 from aggmatch.runs.stats import conditions, first_of_groups, grouped
@@ -312,7 +324,7 @@ def draw_queue(steps: list[int], fill: Fill, most: int, names: Sequence[str]) ->
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel="step", xlim=(0, steps[-1]), ylim=(rings - 0.5, -0.5))
     if rings <= MANY:
-        axes.set_yticks(range(rings), [short(name) for name in names])
+        axes.set_yticks(range(rings), short_names(names))
         for ring, count in enumerate(fill[:, -1]):
             place = ((1, ring), (5, 0), ("axes fraction", "data"), "offset points")
             axes.annotate(f"{count:,}", *place, va="center", size=8)

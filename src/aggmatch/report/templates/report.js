@@ -33,3 +33,12 @@ document.addEventListener("scroll", (event) => event.target.matches?.(".scroll")
 window.addEventListener("beforeprint", () => {
   for (const details of document.querySelectorAll("details")) details.open = true;
 });
+const openTarget = () => {
+  const fold = document.getElementById(location.hash.slice(1))?.closest("details");
+  if (fold && !fold.open) {
+    fold.open = true;
+    document.getElementById(location.hash.slice(1)).scrollIntoView();
+  }
+};
+window.addEventListener("hashchange", openTarget);
+openTarget();

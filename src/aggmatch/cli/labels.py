@@ -1,0 +1,147 @@
+"""Commands for the labels of your own images: suggest, doubts."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from aggmatch.cli.app import AllowCode, DataDir, Device, Download, Quiet, Set, app, gather
+from aggmatch.errors import AggMatchError
+from aggmatch.tables import plural
+
+if TYPE_CHECKING:
+    from aggmatch.inference.pool import Pool
+    from aggmatch.report.contact_sheet import Picture
+    from aggmatch.tables import Table
+
+LabelsFile = Annotated[
+    Path | None, typer.Option(help="Table of the labels as they are now: CSV with columns file, label.")
+]
+SHOWN = 20
+"""Doubts that are printed; all are in the files."""
+
+
+@app.command()
+def suggest(
+    source: Annotated[Path, typer.Argument(metavar="FOLDER|RUN", help="A folder of images, or the folder of a run.")],
+    n: Annotated[int, typer.Option("--n", "-n", help="Number of images.", min=1)] = 20,
+    out: Annotated[Path, typer.Option(help="Write OUT.csv to fill in, and OUT.html to look at.")] = Path("suggestions"),
+    labels_file: LabelsFile = None,
+    set_: Set = None,
+    data_dir: DataDir = None,
+    download: Download = False,
+    device: Device = None,
+    allow_code: AllowCode = None,
+    quiet: Quiet = False,
+) -> None:
+    """Choose the images that teach most if you label them next: before any training, or after a run."""
+    table, page = out.with_name(out.name + ".csv"), out.with_name(out.name + ".html")
+    if table.exists():
+        raise AggMatchError(f"{table} exists already and may hold labels. Choose another --out.")
+
+    from aggmatch import active
+    from aggmatch.console import say
+    from aggmatch.inference import pool as pools
+    from aggmatch.runs.folder import RunFolder
+    from aggmatch.settings import resolve
+    from aggmatch.tables import Table
+
+    is_run = RunFolder(source).holds_run
+    if is_run:
+        places = gather(None, set_, data_dir=data_dir, device=device)
+        pool = pools.pool_of_run(source, places, labels_file=labels_file, allow=allow_code or (), download=download)
+    else:
+        if not source.exists():
+            raise AggMatchError(f"There is no {source}. Name a folder of images, or the folder of a run.")
+        given = labels_file and labels_file.resolve()
+        pool = pools.pool_of_folder(
+            resolve(gather(None, set_, data=str(source.resolve()), labels_file=given, device=device))
+        )
+    chosen = active.suggest(pool.features, pool.labeled.tolist(), n, probs_NY=pool.probs)
+    if not chosen:
+        raise AggMatchError(
+            f"All {plural(len(pool.images), 'image')} of {pool.settings.data.name} have a label. If its folders are "
+            f"not classes, name a table of labels: --labels-file FILE.csv, which may hold just the line file,label"
+        )
+    known = pool.known()
+    rows = [[pool.images.call(position), ""] for position in chosen] + [[name, label] for name, label in known.items()]
+    pictures = [picture(pool, position, Path(pool.images.call(position)).name) for position in chosen]
+    number = plural(len(chosen), "image")
+    write(
+        table,
+        Table(["file", "label"], rows),
+        page,
+        f"{number} to label next",
+        f"The first one teaches most. Write their classes into {table.name}, which has the labels of the others.",
+        pictures,
+    )
+    say(f"{number} to label next: {page} shows them. Fill in {table}, then:", quiet=quiet)
+    words = ["--from", str(source)] if is_run else [str(source)]
+    say(f"  {shlex.join(['aggmatch', 'train', *words, '--labels-file', str(table)])}", quiet=quiet)
+
+
+@app.command()
+def doubts(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    out: Annotated[Path, typer.Option(help="Write OUT.csv and OUT.html.")] = Path("doubts"),
+    labels_file: LabelsFile = None,
+    data_dir: DataDir = None,
+    download: Download = False,
+    device: Device = None,
+    allow_code: AllowCode = None,
+    quiet: Quiet = False,
+) -> None:
+    """Find given labels that the other images contradict, most suspicious first, with the label they would give."""
+    from aggmatch.active import find_doubts
+    from aggmatch.console import say, stdout
+    from aggmatch.inference.pool import pool_of_run
+    from aggmatch.tables import Table
+
+    places = gather(None, None, data_dir=data_dir, device=device)
+    pool = pool_of_run(run, places, labels_file=labels_file, allow=allow_code or (), download=download)
+    found = find_doubts(pool.features, pool.labeled, pool.labels, pool.probs)
+    if not found:
+        say(f"None of {plural(len(pool.labels), 'label')} is contradicted by the other images.")
+        return
+    columns = ["file", "label", "suggested", "score"]
+    rows = [
+        [pool.images.call(doubt.index), pool.classes[doubt.given], pool.classes[doubt.suggested], round(doubt.score, 3)]
+        for doubt in found
+    ]
+    pictures = [
+        picture(pool, doubt.index, f"{row[1]} → {row[2]}?", Path(str(row[0])).name)
+        for doubt, row in zip(found, rows, strict=True)
+    ]
+    title = f"{len(found)} of {plural(len(pool.labels), 'label')} may be wrong"
+    table, page = out.with_name(out.name + ".csv"), out.with_name(out.name + ".html")
+    write(
+        table,
+        Table(columns, rows),
+        page,
+        title,
+        "Below each image its label, then what the other images say. The most suspicious ones come first: look at them "
+        "from the start, and stop when most labels are right.",
+        pictures,
+    )
+    stdout.print(Table(columns, rows[:SHOWN]).rich())
+    say(f"{title}: {page} shows them; also in {table}.", quiet=quiet)
+
+
+def picture(pool: "Pool", position: int, *lines: str) -> "Picture":
+    """Return one image of a contact sheet."""
+    from aggmatch.report.contact_sheet import Picture, thumbnail
+
+    data, cache_dir = pool.settings.data.name, pool.settings.runtime.cache_dir
+    return Picture(pool.images.call(position), thumbnail(data, pool.images, position, cache_dir), lines)
+
+
+def write(table: Path, content: "Table", page: Path, title: str, lead: str, pictures: "Sequence[Picture]") -> None:
+    """Write a table and the contact sheet next to it."""
+    from aggmatch.files import make_folder, write_atomically
+    from aggmatch.report.contact_sheet import contact_sheet
+
+    make_folder(table.parent)
+    write_atomically(table, content.csv().encode(errors="surrogateescape"))
+    write_atomically(page, contact_sheet(title, lead, pictures).encode(errors="surrogateescape"))

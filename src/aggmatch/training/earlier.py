@@ -1,0 +1,162 @@
+"""What a run takes from an earlier one: its settings when it resumes, its networks and test images when it starts from
+it; and what has changed in a folder of images since.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from aggmatch.config import Changes, Layer, as_layers, differences, flatten
+from aggmatch.data import DataSet, is_own_images, load_for
+from aggmatch.data.images import UNKNOWN
+from aggmatch.data.splits import read_content
+from aggmatch.errors import AggMatchError
+from aggmatch.registry import absolute
+from aggmatch.runs import checkpoint as checkpoints
+from aggmatch.runs.checkpoint import unpack
+from aggmatch.runs.folder import RunFolder
+from aggmatch.settings import RunSettings, parts_named
+from aggmatch.tables import plural
+from aggmatch.training.trainer import Trainer
+
+TAKEN = (
+    "data.name",
+    "data.labels_file",
+    "data.side",
+    "data.holdout",
+    "method.name",
+    "model.name",
+    "model.weights",
+    "model.side",
+    "train.backbone",
+)
+"""Settings of an earlier run on which its networks and test images depend."""
+
+
+# Resuming ---------------------------------------------------------------------------------------------------------
+
+
+def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] = ()) -> RunSettings:
+    """Return the settings of a stored run with changes; raise an `AggMatchError` if these change what it computes."""
+    asked = {key: value for layer in as_layers(changes) for key, value in layer.values.items()}
+    allowed = [*allow, *parts_named(asked)]
+    settings = stored = folder.settings(allow=allowed)
+    method = absolute(str(asked.get("method.name", stored.method_name)))
+    if method != stored.method_name:  # the other settings of the method would be unknown to this one
+        changed = {"method.name": (stored.method_name, method)}
+    else:
+        settings = folder.settings(changes, allow=allowed)
+        differing = differences(stored.to_dict(), settings.to_dict())
+        changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
+    places, tables = changed.get("data.name"), changed.get("data.labels_file")
+    if places and all(map(is_own_images, places)):  # the split checks whether the images are the same
+        del changed["data.name"]
+    if tables and all(tables):  # the split checks whether the labels are the same
+        del changed["data.labels_file"]
+    if changed:
+        listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
+        raise AggMatchError(f"Cannot resume {folder.path}: {listed}. Drop the change, or choose another --out.")
+    return settings
+
+
+def check_unchanged(folder: RunFolder, settings: RunSettings, data: DataSet | None = None) -> None:
+    """Raise an `AggMatchError` if the images or labels of a folder of images are not those of a stored run.
+
+    folder: of the stored run. settings: name the folder of images as it is now. data: its content, if it is read
+    already. Other data sets, and runs on another folder, are not checked.
+    """
+    if not is_own_images(settings.data.name) or not folder.split.exists():
+        return
+    content = read_content(folder.split)
+    unchanged = content.get("fingerprint")
+    if content["data"] != settings.data.name or unchanged is None or (data and data.fingerprint == unchanged):
+        return
+    stored = folder.read_config().get("data", {})
+    kept = {key: stored[key] for key in ("side", "holdout") if key in stored}
+    if content.get("test_images"):
+        kept["test_images"] = str(folder.split)
+    data = load_for(replace(settings.data, **kept), settings.runtime.data_dir, cache_dir=settings.runtime.cache_dir)
+    if data.fingerprint == unchanged:
+        return
+    labels = int((data.train.labels != UNKNOWN).sum())
+    counted = {
+        "class": (len(data.classes), content["classes"]),
+        "label": (labels, len(content["labeled"]) if settings.data.labels is None else labels),
+        "image": (len(data.train), content["images"]),
+    }
+    changes = [more_or_fewer(now - before, noun) for noun, (now, before) in counted.items() if now != before]
+    raise AggMatchError(
+        f"{folder.path} holds a run, and the folder changed: {', '.join(changes) or 'other images or labels'}; start a "
+        f"new run with --from {folder.path} or --out OTHER."
+    )
+
+
+def more_or_fewer(difference: int, noun: str) -> str:
+    """Return a change of a number in words: 4 more labels, 1 image fewer."""
+    count = plural(abs(difference), noun).replace("classs", "classes")
+    number, _, thing = count.partition(" ")
+    return f"{number} {'more' if difference > 0 else 'fewer'} {thing}"
+
+
+# Starting from an earlier run -------------------------------------------------------------------------------------
+
+
+def taken_settings(run: Path, allow: Iterable[str] = ()) -> Layer:
+    """Return the settings that a run takes from the earlier run that it starts from.
+
+    run: folder of the earlier run. allow: code that the folder may name; other code of it is not imported.
+
+    Example: `resolve([taken_settings(Path("runs/mine")), Layer("", {"train.steps": 300})])`.
+    """
+    folder = RunFolder(run.resolve())
+    if not folder.holds_run:
+        raise AggMatchError(f"Cannot start from {run}: it holds no run. Name the folder of an earlier run.")
+    settings = folder.settings(allow=allow)
+    flat = flatten(settings.to_dict())
+    taken = {key: flat[key] for key in TAKEN} | {"train.start_from": str(folder.path)}
+    if is_own_images(settings.data.name):
+        taken["data.test_images"] = str(folder.split)
+    return Layer(f"the run {run}", taken)
+
+
+def stored_backbone(folder: RunFolder) -> Mapping[str, Tensor] | None:
+    """Return the weights of the frozen backbone of a stored run; None if it has none."""
+    return unpack(folder.backbone.read_bytes()).tensors if folder.backbone.exists() else None
+
+
+def take_networks(state: Trainer, folder: RunFolder, classes: tuple[str, ...]) -> None:
+    """Copy both networks of a stored run into a run that has not begun.
+
+    classes: of the new run; they must be those of the stored one. Its newest checkpoint is taken, or else its model.
+    """
+    saved = checkpoints.load_newest(folder.checkpoints)
+    sections = ("online", "average")
+    if saved is None and folder.model.exists():
+        saved, sections = unpack(folder.model.read_bytes()), ("network", "network")
+    if saved is None:
+        raise AggMatchError(f"Cannot start from {folder.path}: it has neither a checkpoint nor a model yet.")
+    before = tuple(saved.facts.get("classes", classes))
+    if before != classes:
+        raise AggMatchError(
+            f"Cannot start from {folder.path}: its classes are {', '.join(before)}, but now they are "
+            f"{', '.join(classes)}. Start without --from."
+        )
+    try:
+        for network, section in zip((state.online, state.average), sections, strict=True):
+            network.load_state_dict(saved.section(section))
+    except RuntimeError as error:
+        raise AggMatchError(
+            f"Cannot start from {folder.path}: its networks do not fit {state.settings.model.name} with the method "
+            f"{state.settings.method_name}. Start without --from, or with the settings of that run."
+        ) from error
+
+
+def free_folder(path: Path) -> Path:
+    """Return the folder, or the first of FOLDER-2, FOLDER-3 and so on that holds no run."""
+    number, free = 1, path
+    while RunFolder(free).holds_run:
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free

@@ -1,0 +1,36 @@
+"""Classic learners on frozen features."""
+
+import pytest
+import torch
+
+from aggmatch.probes import probe_accuracies
+
+
+def clusters(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Points around three directions, and which one each belongs to."""
+    labels = torch.arange(count) % 3
+    noise = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
+    return torch.eye(4)[labels] * 8 + noise, labels
+
+
+def test_separate_clusters_are_learned_by_both():
+    (train, truth), (test, wanted) = clusters(90, 0), clusters(60, 1)
+    found = probe_accuracies(train, torch.arange(6), truth[:6], test, wanted)
+    assert found == {"logistic regression": pytest.approx(100, abs=3), "LabelSpreading": pytest.approx(100, abs=3)}
+
+
+def test_wrong_labels_are_learned_as_they_are_given():
+    (train, truth), (test, wanted) = clusters(90, 0), clusters(60, 1)
+    found = probe_accuracies(train, torch.arange(6), (truth[:6] + 1) % 3, test, wanted)
+    assert max(found.values()) < 10
+
+
+def test_one_class_cannot_be_learned():
+    train, truth = clusters(9, 0)
+    assert probe_accuracies(train, torch.tensor([0, 3]), truth[[0, 3]], train, truth) == {}
+
+
+def test_label_spreading_is_left_out_for_many_images(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("aggmatch.probes.MOST", 50)
+    train, truth = clusters(90, 0)
+    assert set(probe_accuracies(train, torch.arange(6), truth[:6], train, truth)) == {"logistic regression"}
