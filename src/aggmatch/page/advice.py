@@ -15,7 +15,9 @@ def advice(estimate: Estimate | None) -> str:
     Example: `advice(None)` says that there is no estimate yet.
     """
     if estimate is None:
-        return "No estimate yet: label at least two images of each of two classes, then train."
+        return (
+            "No estimate yet: it needs pretrained features, and a model trained on at least five labels of two classes."
+        )
     half = (estimate.high - estimate.low) / 2
     if estimate.gain is None:
         return (
