@@ -16,7 +16,7 @@ def advice(estimate: Estimate | None) -> str:
     """
     if estimate is None:
         return (
-            "No estimate yet: it needs pretrained features, and a model trained on at least five labels of two classes."
+            "No estimate yet: it needs pretrained features, and a model that learned from at least five labels."
         )
     half = (estimate.high - estimate.low) / 2
     if estimate.gain is None:
