@@ -2,7 +2,7 @@
 
 import pytest
 
-from aggmatch.progress import Lines, following
+from aggmatch.progress import Lines, following, listening
 
 
 @pytest.fixture
@@ -39,3 +39,13 @@ def test_a_given_callback_is_called_instead(capsys):
     with following(lambda done, total: seen.append((done, total)), "Reading", "images") as report:
         report(1, 2)
     assert seen == [(1, 2)]
+
+
+def test_a_listener_hears_work_that_has_no_callback_of_its_own():
+    heard = []
+    with listening(lambda title: lambda done, total: heard.append((title, done, total))):
+        with following(None, "Reading", "images") as report:
+            report(1, 2)
+        with following(lambda done, total: None, "Other", "images") as report:
+            report(1, 2)
+    assert heard == [("Reading", 1, 2)]

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from tests.conftest import stripes
 
-from aggmatch.data.labels_file import read_labels
+from aggmatch.data.own.labels_file import read_labels
 
 BACKBONE = f"{Path(__file__).parents[1] / 'training/frozen_backbone.py'}:Bands"
 FROZEN = ["--set", f"model.name={BACKBONE}", "--set", "train.backbone=frozen", "--set", "data.side=8"]

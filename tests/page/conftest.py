@@ -11,7 +11,7 @@ from PIL import Image
 from aggmatch.annotations import Annotations, label_event
 from aggmatch.page.project import Project
 
-BACKBONE = f"{Path(__file__).parents[1] / 'training' / 'frozen_backbone.py'}:Bands"
+BACKBONE = f"{Path(__file__).with_name('tiny_backbone.py')}:Edges"
 TINY = {
     "model.name": BACKBONE,
     "train.backbone": "frozen",

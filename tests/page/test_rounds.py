@@ -81,6 +81,16 @@ def test_a_wrong_setting_fails_in_its_own_words(photos: Path, tmp_path: Path):
     assert "train.steps" in rounds.failure
 
 
+def test_a_preparation_that_fails_does_not_stop_anything(photos: Path, tmp_path: Path):
+    broken: list[tuple[str, dict[str, object]]] = [*CHANGES, ("--set model.name=gone", {"model.name": "gone"})]
+    project = Project(photos, tmp_path / "out", changes=broken)
+    project.rounds.prepare(list(project.index.names.values()))
+    wait(lambda: ended(project.rounds), "the end of the process")
+    assert "gone" in project.state()["problems"][0]
+    assert project.rounds.failure == ""
+    assert len(project.list_images("queue")) == 30
+
+
 def test_stopping_leaves_no_process(rounds: Rounds):
     rounds.train(state())
     assert rounds.job

@@ -3,7 +3,7 @@
 import sys
 from typing import NoReturn
 
-from aggmatch.cli import train, labels, page, inference, experiments, report, bench  # isort: skip - the order in the help
+from aggmatch.cli import train, page, labels, inference, experiments, report, bench  # isort: skip - help's order
 from aggmatch.cli.app import app
 from aggmatch.console import complain, print_plainly
 from aggmatch.errors import AggMatchError

@@ -90,7 +90,10 @@ class Project:
             self.note_changes()
         self.rounds.follow()
         if self.train_due():
-            self.train()
+            try:
+                self.train()
+            except AggMatchError as error:  # a disk that is full: the page works without a model
+                self.rounds.failure = str(error)
 
     def add(self, request: Mapping[str, Any]) -> None:
         """Save what a user did.
@@ -260,7 +263,7 @@ class Project:
     def problems(self, missing: int) -> list[str]:
         """Return sentences on what is wrong with the files."""
         found = [f"{self.notes.path.name}, line {line}: {reason}." for line, reason in self.notes.problems]
-        found += self.index.warnings
+        found += [*self.index.warnings, *filter(None, [self.rounds.unprepared])]
         if missing:
             found.append(f"{plural(missing, 'label')} of files that are not in the folder any more; they are kept.")
         if self.index.unreadable:

@@ -45,7 +45,9 @@ class Rounds:
         self.suggestions = out / "suggestions.json"
         self.job: Job | None = None
         self.failure = ""
-        """Why the last process failed; empty if it did not."""
+        """Why the last training failed; empty if it did not."""
+        self.unprepared = ""
+        """The same of the last preparation."""
         self.result: Result | None = None
         self.done: Round | None = None
         """The round of the result."""
@@ -138,9 +140,10 @@ class Rounds:
         if self.job is None or (code := self.job.process.poll()) is None:
             return
         job, self.job = self.job, None
-        if code:
-            what = "Training" if job.kind == "train" else "Computing features"
-            self.failure = f"{what} failed: {failure_of(job, code)}"
+        if code and job.kind == "train":
+            self.failure = f"Training failed: {failure_of(job, code)}"
+        elif code:
+            self.unprepared = f"Images are in random order, because computing features failed: {failure_of(job, code)}"
         elif job.kind == "train":
             self.load(job.folder)
             self.remove_old()

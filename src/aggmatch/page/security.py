@@ -2,6 +2,7 @@
 
 import hmac
 import secrets
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
+EVERYWHERE = ("0.0.0.0", "::")
 COOKIE = "aggmatch-token"
 HEADER = "x-token"
 SAFE = ("GET", "HEAD")
@@ -21,6 +23,16 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
 }
+
+
+def own_address() -> str:
+    """Return the address of this machine in its network; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address that no machine has: only the route is looked up
+        except OSError:  # no network
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,8 @@ class Access:
 
     def link(self, port: int) -> str:
         """Return the address to open in a browser."""
-        name = f"[{self.host}]" if ":" in self.host else self.host
+        host = own_address() if self.host in EVERYWHERE else self.host
+        name = f"[{host}]" if ":" in host else host
         return f"http://{name}:{port}/" + ("" if self.local else f"?token={self.token}")
 
     def matches(self, offered: str | None) -> bool:

@@ -16,18 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aggmatch.active import find_doubts, suggest
-from aggmatch.augment.views import Augmenter
 from aggmatch.cache import Cache
 from aggmatch.config import Layer
 from aggmatch.data import DataSet, load
-from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import predict
-from aggmatch.features import PLAIN, FeatureStore
+from aggmatch.features import PLAIN
 from aggmatch.files import cache_folder
+from aggmatch.inference.pool import pretrained_store
 from aggmatch.methods import load_method
-from aggmatch.models import build_network
-from aggmatch.models.pretrained import freeze, load_pretrained
 from aggmatch.page.crossval import cross_validate, gain_of_doubling
 from aggmatch.page.result import Doubtful, Estimate, Result, Round, write_json
 from aggmatch.progress import Progress, listening
@@ -88,17 +85,7 @@ def prepare(settings: RunSettings, pixels: Tensor, names: list[str], out: Path) 
 
     out: the file of the suggestions.
     """
-    device = choose_device(settings.runtime.device)
-    network = build_network(
-        settings.model.name, channels=pixels.shape[1], classes=2, use="frozen", side=settings.model.side
-    )
-    assert network.frozen is not None, "only a frozen backbone has features"
-    load_pretrained(network.frozen, settings.model.name, settings.model.weights)
-    freeze(network.frozen)
-    network.normalize_by(pixels)
-    network.to(device)
-    cache = Cache(cache_folder(settings.runtime.cache_dir) / "features")
-    store = FeatureStore(network, Augmenter(settings.views, mirror=True), cache)
+    store = pretrained_store(settings, pixels)
     order = suggest(store.plain(pixels), [], min(SUGGESTED, len(pixels)))
     write_json(out, {"names": [names[position] for position in order]})
     views = load_method(settings.method_name).views
