@@ -39,9 +39,9 @@ from aggmatch.tables import Table, show_mean
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/active"
-FIGURE = ROOT / "docs/labelling.svg"
+FIGURE = ROOT / "docs/images/labelling.svg"
 BUDGETS = range(10, 101, 10)
-AGGMATCH_BUDGETS = (10, 40, 100)
+AGGMATCH_BUDGETS, AGGMATCH_STRATEGIES = (10, 40, 100), ("random", "suggested")
 SIZES = {"cifar10": (2000, 1000), "digits": (1000, 360)}
 FLIPPED = 0.2
 Strategy = Callable[[Tensor, list[int], int, Tensor | None, int], list[int]]
@@ -266,12 +266,14 @@ def draw(records: Sequence[dict[str, Any]]) -> bytes:
     """Draw accuracy against the number of labels, one plot for each data set."""
     import io
 
+    from matplotlib import rcParams
     from matplotlib.figure import Figure
 
     from aggmatch.report.style import BLUE, GREY, ORANGE, TEAL
 
     colors = {"random": GREY, BALANCED: TEAL, "TypiClust": ORANGE, "suggested": BLUE}
     names = list(dict.fromkeys(record["data"] for record in records))
+    rcParams["svg.fonttype"] = "none"  # text stays text
     figure = Figure(figsize=(4 * len(names), 3.2), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         for strategy, color in colors.items():
@@ -327,7 +329,8 @@ def main() -> None:
             done = {(record["data"], record["seed"], record["strategy"], record["labels"]) for record in records}
             for record in read("logistic.json"):
                 key = (record["data"], record["seed"], record["strategy"], record["labels"])
-                if key[:2] in tasks and record["labels"] in AGGMATCH_BUDGETS and key not in done:
+                wanted = record["labels"] in AGGMATCH_BUDGETS and record["strategy"] in AGGMATCH_STRATEGIES
+                if key[:2] in tasks and wanted and key not in done:
                     records.append(with_aggmatch(record, options.data_dir))
                     write("aggmatch.json", records)
         case "doubts":
