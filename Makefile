@@ -6,7 +6,7 @@ WORKERS ?= 2
 # Another torch than the pinned one: make test TORCH='torch==2.11.*'
 TORCH ?=
 
-.PHONY: demo test docs tables dist setup clean
+.PHONY: demo test faults docs tables dist setup clean
 
 demo: setup
 	$(BIN)/aggmatch demo
@@ -17,6 +17,10 @@ test: setup
 	$(BIN)/mypy
 	$(MAKE) docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
+
+# Kills, failing disks, damaged files and hostile inputs, thousands of each: about an hour.
+faults: setup
+	OMP_NUM_THREADS=1 PYTHONPATH=src:. $(BIN)/python -m tests.faults
 
 docs: setup
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --fresh-env docs docs/_build/html
@@ -32,7 +36,7 @@ setup: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	grep -vE '$(if $(TORCH),^(torch|triton)==,^$$)' constraints.txt > .venv/constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -c .venv/constraints.txt -e '.[dev,docs,track,export,page,pretrained]' $(if $(TORCH),'$(TORCH)')
+	$(BIN)/pip install --quiet --disable-pip-version-check -c .venv/constraints.txt -e '.[dev,docs,track,export,pretrained,page]' $(if $(TORCH),'$(TORCH)')
 	touch $@
 
 clean:

@@ -6,8 +6,8 @@
     python benchmarks/active.py draw                                          # prints the tables and draws the figure
 
 CIFAR-10: each seed draws a pool of 2,000 training and 1,000 test images; features are those of EfficientNet-Lite0.
-Digits: each seed draws 1,000 of the 1,437 training images; features are their pixels. An oracle gives the labels, ten at
-a time, from 10 to 100. All strategies start without a label.
+Digits: each seed draws 1,000 of the 1,437 training images; features are their pixels. An oracle gives the labels, ten
+at a time, from 10 to 100. All strategies start without a label.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from aggmatch.cache import Cache
 from aggmatch.evaluation import predict
 from aggmatch.features import FeatureStore
 from aggmatch.files import cache_folder, write_atomically
+from aggmatch.inference.pool import early_features
 from aggmatch.models import build_network
 from aggmatch.models.pretrained import freeze, load_pretrained
 from aggmatch.tables import Table, show_mean
@@ -163,7 +164,7 @@ def train_aggmatch(data: DataSet, split: Split, out: Path) -> Any:
     """Train AggMatch on the frozen backbone, or from scratch on digits; return the finished run."""
     split.write(out / "split.json")
     frozen = {"train.backbone": "frozen", "model.name": "efficientnet-lite0"} if data.name == "cifar10" else {}
-    changes = {"data.name": data.name, "data.split": str(out / "split.json"), "runtime.snapshots": ()} | frozen
+    changes = {"data.name": data.name, "data.split": str(out / "split.json")} | frozen
     run = start(resolve(changes), out / "run", data=data)
     for _ in run.train():
         pass
@@ -208,9 +209,8 @@ def measure_doubts(name: str, data_dir: str, seed: int) -> Iterator[dict[str, An
         run = train_aggmatch(data, given_split(data, labeled, labels), Path(folder))
         state = run.state
         probs = predict(state.method, state.evaluated, data.train.pixels)
-        if name == "digits":
-            with torch.no_grad():
-                features = state.average.eval()(data.train.pixels).feature
+        if state.online.frozen is None:
+            features = early_features(run.folder, run.settings, data.train.pixels)
         else:
             features, _ = features_of(data)
     for judged_by, given in (("features", None), ("features and predictions", probs)):

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggmatch.data.decode import decode
+from aggmatch.data.own.decode import decode
 from aggmatch.page.serving import Engine, load_engine
 
 

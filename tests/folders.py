@@ -48,7 +48,7 @@ def write_folder(
     records: lines of its log. summary: changes to `SUMMARY`; without it the run is not finished. changes: settings,
     such as `data__fold=1`.
     """
-    chosen = {"data.name": "digits", "data.labels": 40, "method.name": method}
+    chosen = {"data.name": "digits", "data.labels": 40, "method.name": method, "recipe": "paper"}
     settings = resolve([Layer("the test", chosen | {key.replace("__", "."): value for key, value in changes.items()})])
     folder = RunFolder(path)
     folder.create(draw_split(load("digits", Path("nowhere")), settings.data).encoded(), settings.to_dict())

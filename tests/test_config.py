@@ -212,3 +212,23 @@ def test_none_is_a_value_or_a_choice_as_the_setting_needs():
     values, _ = merge([read_assignment("term=none"), read_assignment("count=none")])
     assert Choice.build(values) == Choice(term="none", count=None)
     assert Choice.build({"count": "none"}) == Choice(count=None), "TOML has no null"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a=" + "9" * 10_000, "a=" + "[" * 5000 + "]" * 5000, "a" + ".a" * 5000 + "=1", "a" + ".a" * 60 + "=1", "a=\0"],
+)
+def test_a_toml_file_that_python_cannot_parse_gives_one_clear_error(tmp_path, text):
+    (tmp_path / "a.toml").write_text(text)
+    with pytest.raises(AggMatchError, match=r"Cannot read .*a\.toml: "):
+        read_file(tmp_path / "a.toml")
+
+
+@pytest.mark.parametrize("text", ["9" * 10_000, "[" * 5000 + "]" * 5000])
+def test_a_value_that_python_cannot_parse_is_a_string(text):
+    assert parse_value(text) == text
+
+
+def test_the_digest_of_a_stored_configuration_is_not_a_setting(tmp_path):
+    (tmp_path / "config.json").write_text('{"train": {"steps": 3}, "digest": "1"}')
+    assert read_file(tmp_path).values == {"train.steps": 3}

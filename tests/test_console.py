@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from aggmatch import console
-from aggmatch.console import RunProgress, TimeLeft, follow, say
+from aggmatch.console import RunProgress, TimeLeft, complain, follow, say
 
 ODD = "runs/a[bold]b[/]:dog:"
 
@@ -20,6 +20,14 @@ def test_a_text_is_printed_unchanged_on_the_right_stream(capsys, error):
     printed = capsys.readouterr()
     assert (printed.err if error else printed.out) == f"{ODD}\n"
     assert (printed.out if error else printed.err) == ""
+
+
+@pytest.mark.parametrize("error", [False, True])
+def test_control_characters_of_names_do_not_reach_the_terminal(capsys, error):
+    say("a\x1b[2J\x07\x9b\u202eb\nc", error=error)
+    assert "".join(capsys.readouterr()) == "a\\x1b[2J\\x07\\x9b\\u202eb\nc\n"
+    complain("a\x1b[2J")
+    assert capsys.readouterr().err == "a\\x1b[2J\n"
 
 
 def test_a_long_line_is_not_broken(capsys, monkeypatch):

@@ -55,6 +55,7 @@ def test_features_are_computed_once(tmp_path: Path):
     store = make_store(tmp_path, backbone)
     assert torch.equal(store.views(IMAGES, {"weak": 2})["weak"], first)
     assert backbone.seen == 0
+    store = make_store(tmp_path, backbone, ViewSettings(cached=3, feature_dropout=0.1))
     store.views(IMAGES, {"weak": 3})  # only the third view is new
     assert backbone.seen == len(IMAGES)
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ SOURCE = Path(aggmatch.__file__).parent
 
 LAYERS = [
     ["errors"],
-    ["validate"],
-    ["config", "devices", "files", "recipes", "registry", "signals"],
+    ["files", "validate"],
+    ["config", "devices", "recipes", "registry", "signals"],
     ["annotations", "cache", "functional", "progress", "tables"],
     ["kernels"],
     ["data", "models"],
@@ -30,6 +31,8 @@ LAYERS = [
     ["training"],
     ["inference"],
     ["bench", "console", "report"],
+    ["notebook"],
+    ["classifier"],
     ["experiments", "page"],
     ["cli"],
     ["__main__"],
@@ -51,6 +54,7 @@ def test_every_public_name_can_be_imported_and_no_other_name_is_public():
 
 def test_the_public_names_change_only_on_purpose():
     assert sorted(aggmatch.__all__) == [
+        "AggMatchClassifier",
         "AggMatchError",
         "Aggregate",
         "Batch",
@@ -65,6 +69,7 @@ def test_the_public_names_change_only_on_purpose():
         "Output",
         "Problem",
         "PseudoLabels",
+        "Report",
         "Run",
         "RunSettings",
         "Settings",
@@ -81,7 +86,9 @@ def test_the_public_names_change_only_on_purpose():
         "load_method",
         "resolve",
         "resume",
+        "show_report",
         "start",
+        "watch",
     ]
 
 
@@ -119,6 +126,27 @@ def test_imports_point_down_only(path: Path):
 def test_methods_import_neither_data_nor_training():
     for path in (SOURCE / "methods").rglob("*.py"):
         assert not imports(path) & {"data", "training", "evaluation"}
+
+
+def messages(node: ast.AST) -> Iterator[str]:
+    """Texts in a module that may reach a user of Python: all but docstrings and the `options` of an error."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    for child in ast.iter_child_nodes(node):
+        docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+        if not docstring and not (isinstance(child, ast.keyword) and child.arg == "options"):
+            yield from messages(child)
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z]")
+FOR_PYTHON = [path for path in sorted(SOURCE.rglob("*.py")) if path.name != "config.py"]  # which parses `--set`
+
+
+@pytest.mark.parametrize("path", FOR_PYTHON, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_only_the_command_line_speaks_of_its_options(path: Path):
+    own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    if RANK.get(own, 0) <= RANK["inference"] or own in ("classifier", "notebook"):
+        assert not [text for text in messages(ast.parse(path.read_text())) if OPTION.search(text)]
 
 
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -139,7 +139,7 @@ def test_impossible_paths_are_refused_or_named_without_a_traceback(name, tmp_pat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "loop.py").symlink_to("loop.py")
     assert absolute(name).endswith(":X")
-    with pytest.raises(AggMatchError, match="allow-code"):
+    with pytest.raises(AggMatchError, match=r"allow=\["):
         refuse_code([name], [], "config.json")
     with pytest.raises(AggMatchError):
         COLOURS.load(name)
@@ -155,7 +155,8 @@ def test_a_module_in_the_working_directory_is_remembered_by_its_file(written, tm
 def test_a_refusal_names_all_code_and_quotes_it():
     with pytest.raises(AggMatchError) as error:
         refuse_code(["my dir/a.py:A", "b.py:B", "my dir/a.py:A"], [], "config.json")
-    assert str(error.value).endswith("--allow-code 'my dir/a.py:A' --allow-code b.py:B")
+    assert str(error.value).endswith("allow=['my dir/a.py:A', 'b.py:B']")
+    assert error.value.options == "--allow-code 'my dir/a.py:A' --allow-code b.py:B"
 
 
 def test_a_file_can_define_dataclasses(written):
@@ -219,7 +220,7 @@ def test_short_names_have_no_folders():
 
 def test_code_that_the_caller_has_not_named_raises_and_is_not_imported(written, tmp_path):
     file = written(f"open({str(tmp_path / 'was_run')!r}, 'w')\nclass Evil: pass")
-    with pytest.raises(AggMatchError, match=r"some/run.*parts\.py:Evil.*--allow-code"):
+    with pytest.raises(AggMatchError, match=r"some/run.*parts\.py:Evil.*allow=\["):
         refuse_code(["fixmatch", f"{file}:Evil"], ["fixmatch"], "some/run")
     refuse_code([f"{file}:Evil"], [f"{file}:Evil"], "some/run")
     assert not (tmp_path / "was_run").exists()
@@ -300,3 +301,17 @@ def test_a_network_of_an_installed_package_is_built(name, installed):
     network = build_network(name, channels=1, classes=3)
     assert network.features == 5
     assert network(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).logits.shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["mine.py", "a/mine.py", "mine.py:"])
+def test_a_file_without_the_name_of_a_part_says_how_to_write_it(name):
+    with pytest.raises(AggMatchError, match=rf"Name the method in the file too, as {name.removesuffix(':')}:Name"):
+        METHODS.load(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["..x:Y", "x..y:Y", "x.:Y", ".:Y", ":", "\0.py:Y", "a" * 5000 + ".py:Y", "~nobody/a.py:Y"]
+)
+def test_an_odd_name_gives_one_clear_error(name):
+    with pytest.raises(AggMatchError):
+        METHODS.load(name)

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import statistics
 import subprocess
@@ -248,3 +249,13 @@ def test_numbers_are_aligned_in_columns_but_not_in_a_list():
     table = Table(["method", "figure"], [["a", "3.25 †"], ["b", "92.50"]])
     assert [line.rstrip() for line in shown_lines(table, 40)[-3:-1]] == ["  a         3.25 †", "  b        92.50"]
     assert "figure: 3.25 †" in shown_lines(table, 16)
+
+
+def test_a_terminal_shows_control_characters_of_names_instead_of_obeying_them():
+    screen = Console(file=io.StringIO(), width=200)
+    screen.print(Table(["a\x1b[2J"], [["x\x1b]0;title\x07\ny\u202e"]], "t\x1bc", ["n\x9b"]).rich())
+    screen.print(Table(["a\x1b[2J"], [["x\x1b]0;title\x07\ny\u202e" * 40]]).rich(), width=12)
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", shown)
+    assert r"x\x1b]0;title\x07\ny\u202e" in shown
+    assert r"t\x1bc" in shown

@@ -112,3 +112,28 @@ def test_a_json_file_is_read_and_its_errors_name_it(tmp_path: Path):
         read_json(path, Box)
     with pytest.raises(AggMatchError, match=r"Cannot read .*missing\.json: .*Is it there\?"):
         read_json(tmp_path / "missing.json", Box, "Is it there?")
+
+
+@pytest.mark.parametrize("kind", [int, float])
+def test_numbers_that_no_tensor_can_hold_are_refused(kind):
+    for value in (10**18, -(10**20), 10**400):
+        with pytest.raises(InvalidValue, match="key must be a number of at most 18 digits"):
+            check(value, kind, "key")
+    assert check(10**17, kind, "key") == 10**17
+
+
+@pytest.mark.parametrize("text", ["a\udcff", "a\0b"])
+def test_text_that_no_file_can_hold_is_refused(text):
+    with pytest.raises(InvalidValue, match="key must be text that a file can hold"):
+        check(text, str, "key")
+
+
+@pytest.mark.parametrize("text", ["[" * 51 + "]" * 51, '{"a":' * 60 + "1" + "}" * 60, '{"a":[{"b":' * 900])
+def test_deeply_nested_json_gives_one_clear_error(text):
+    with pytest.raises(AggMatchError, match=r"Cannot read there: it is (nested|not JSON)"):
+        parse_json(text, Any, "there")
+
+
+def test_names_of_entries_are_text_that_a_file_can_hold():
+    with pytest.raises(InvalidValue, match="a name in key must be text that a file can hold"):
+        check({"caf\udce9": 1}, dict[str, int], "key")

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from aggmatch.classifier import AggMatchClassifier
     from aggmatch.config import Layer, Settings
     from aggmatch.data import DataSet, Images, Split, draw_split, load
     from aggmatch.errors import AggMatchError
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from aggmatch.methods.aggmatch.aggregation import Memory, aggregate
     from aggmatch.methods.aggmatch.queue import ClassBalancedQueue
     from aggmatch.models import Network, Output, build_network
+    from aggmatch.notebook import Report, show_report, watch
     from aggmatch.settings import RunSettings, resolve
     from aggmatch.training.run import Run, Stopped, resume, start
 
 __version__ = "0.1.0"
 
 _MODULES = {
+    "aggmatch.classifier": ("AggMatchClassifier",),
     "aggmatch.methods.aggmatch.aggregation": ("Memory", "aggregate"),
     "aggmatch.config": ("Layer", "Settings"),
     "aggmatch.data": ("DataSet", "Images", "Split", "draw_split", "load"),
@@ -36,11 +39,13 @@ _MODULES = {
     "aggmatch.methods": ("Batch", "Method", "Problem", "StepResult", "Views", "load_method"),
     "aggmatch.models": ("Network", "Output", "build_network"),
     "aggmatch.methods.aggmatch.queue": ("ClassBalancedQueue",),
+    "aggmatch.notebook": ("Report", "show_report", "watch"),
     "aggmatch.training.run": ("Run", "Stopped", "resume", "start"),
     "aggmatch.settings": ("RunSettings", "resolve"),
 }
 
 __all__ = [
+    "AggMatchClassifier",
     "AggMatchError",
     "Aggregate",
     "Batch",
@@ -55,6 +60,7 @@ __all__ = [
     "Output",
     "Problem",
     "PseudoLabels",
+    "Report",
     "Run",
     "RunSettings",
     "Settings",
@@ -71,7 +77,9 @@ __all__ = [
     "load_method",
     "resolve",
     "resume",
+    "show_report",
     "start",
+    "watch",
 ]
 
 

@@ -89,7 +89,7 @@ def warn_not_stored(folder: Path, error: OSError) -> None:
     """Warn that nothing can be cached."""
     warnings.warn(
         f"Cannot cache anything in {folder}: {error.strerror}. The next command takes as long as this one. To use "
-        f"another folder: --set runtime.cache_dir=FOLDER",
+        f"another folder, set runtime.cache_dir.",
         stacklevel=3,
     )
 

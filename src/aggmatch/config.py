@@ -15,7 +15,19 @@ from pathlib import Path
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from aggmatch.errors import AggMatchError, unknown
-from aggmatch.validate import Count, Fraction, InvalidValue, Natural, NonNegative, Positive, Range, check, read_json
+from aggmatch.files import SEAL
+from aggmatch.validate import (
+    Count,
+    Fraction,
+    InvalidValue,
+    Natural,
+    NonNegative,
+    Positive,
+    Range,
+    check,
+    read_json,
+    refuse_deep,
+)
 
 __all__ = [
     "Changes",
@@ -192,11 +204,12 @@ def read_file(path: Path) -> Layer:
         path = path / "config.json"
     try:
         if path.suffix == ".json":
-            return Layer(str(path), read_json(path, dict[str, Any]))
-        return Layer(str(path), tomllib.loads(path.read_text(encoding="utf-8")))
+            values = read_json(path, dict[str, Any])
+            return Layer(str(path), {name: value for name, value in values.items() if name != SEAL})
+        return Layer(str(path), refuse_deep(tomllib.loads(path.read_text(encoding="utf-8")), path))
     except OSError as error:
         raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise AggMatchError(f"Cannot read {path}: {error}.") from None
 
 
@@ -213,8 +226,8 @@ def parse_value(text: str) -> Any:
     if text.lower() in ("none", "null"):
         return None
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return refuse_deep(tomllib.loads(f"value = {text}")["value"], "a value of --set")
+    except (ValueError, RecursionError):
         return text
 
 

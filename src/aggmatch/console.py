@@ -6,24 +6,38 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
 from typing import Any, NamedTuple, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
-from aggmatch.tables import duration
+from aggmatch.tables import duration, visible
 
 
 class LastingConsole(Console):
     """A console that survives a closed pipe: `aggmatch train | head` stops the output, not the training."""
+
+    lasting = False
+    """Whether it also survives other errors, such as a full disk: during training, where only the folder counts."""
 
     def on_broken_pipe(self) -> None:
         """Print nothing from now on."""
         self.quiet = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.file.fileno())  # for output that is still buffered
+        os.close(nowhere)
+
+    def _check_buffer(self) -> None:
+        """Write what was printed."""
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if not self.lasting:
+                raise
+            self.on_broken_pipe()
+            complain(f"Warning: Cannot print: {error.strerror}. The command goes on without output.")
 
 
 WIDE = 160
@@ -34,8 +48,9 @@ SILENCE = 30.0
 """Without a terminal, the longest time in seconds without a line."""
 FIRST_LINE = 5.0
 """Without a terminal, the time of the first line in seconds."""
-stdout = LastingConsole(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE)
+stdout = LastingConsole(width=None if "COLUMNS" in os.environ or (sys.stdout and sys.stdout.isatty()) else WIDE)
 stderr = LastingConsole(stderr=True)
+stderr.lasting = True
 
 
 def say(text: str, *, error: bool = False, quiet: bool = False) -> None:
@@ -44,7 +59,13 @@ def say(text: str, *, error: bool = False, quiet: bool = False) -> None:
     Brackets are not markup, colons are not emoji, and only the terminal itself breaks long lines.
     """
     if not quiet:
-        (stderr if error else stdout).out(text, highlight=False)
+        (stderr if error else stdout).out(visible(text), highlight=False)
+
+
+def complain(text: str) -> None:
+    """Print a warning or an error to standard error, if that is possible."""
+    with suppress(OSError):
+        print(visible(text), file=sys.stderr)
 
 
 def follow(
@@ -59,8 +80,10 @@ def follow(
     """Consume the records of a training run and show how far it is, each second and with each record.
 
     title: name of the run. steps_done: tells how many steps are done; a thread asks it, so a step costs nothing.
-    steps: number of steps in all. network: the one whose accuracy is shown. quiet: show nothing.
+    steps: number of steps in all. network: the one whose accuracy is shown. quiet: show nothing. If the output fails,
+    training goes on without it.
     """
+    stdout.lasting = True
     if quiet:
         for _ in records:
             pass
@@ -183,7 +206,7 @@ class RunProgress:
     def __init__(
         self, title: str, steps: int, network: str, done: int = 0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.title, self.steps, self.network, self.done, self.clock = title, steps, network, done, clock
+        self.title, self.steps, self.network, self.done, self.clock = visible(title), steps, network, done, clock
         self.facts: dict[str, str] = {}
         self.time_left = TimeLeft(done, steps, clock)
         self.started = clock()

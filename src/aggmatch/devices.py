@@ -24,13 +24,14 @@ def choose_device(name: str) -> torch.device:
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
         raise AggMatchError(f"runtime.device must be auto, cpu, cuda or cuda:N, got '{name}'.")
     device = torch.device(name)
     count = torch.cuda.device_count()
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= count):
         devices = "1 CUDA device" if count == 1 else f"{count} CUDA devices"
-        raise AggMatchError(f"runtime.device is '{name}', but this machine has {devices}. Try --device cpu.")
+        problem = f"runtime.device is '{name}', but this machine has {devices}. Try cpu."
+        raise AggMatchError(problem, options="--device cpu")
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device

@@ -7,10 +7,15 @@ from difflib import get_close_matches
 class AggMatchError(Exception):
     """A user-fixable error: its message says what is wrong, the value, what is allowed and the next step.
 
-    The command line prints the message without a traceback and exits with code 2.
+    The command line prints the message without a traceback and exits with code 2. options: options of the command line
+    that help; only the command line shows them, so the message itself must be clear without them.
 
     Example: `try: aggmatch.load("cifar11")`, then `except aggmatch.AggMatchError as error: print(error)`.
     """
+
+    def __init__(self, message: str = "", *, options: str = "") -> None:
+        super().__init__(message)
+        self.options = options
 
 
 def unknown(kind: str, name: str, known: Iterable[str], see: str = "", owner: str = "") -> AggMatchError:

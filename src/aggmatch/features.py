@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -87,7 +87,8 @@ class FeatureStore:
 
     def key(self, images: "Distinct", name: str, number: int) -> str:
         """Return the key of one view of all images in the cache: everything on which its features depend."""
-        making = None if name == PLAIN else (self.augment.settings, self.augment.mirror, number)
+        made_by = replace(self.augment.settings, cached=1, feature_dropout=0.0)  # both change no view
+        making = None if name == PLAIN else (made_by, self.augment.mirror, number)
         return repr(("features", *self.origin, images.digest, name, making))
 
     def compute(self, pixels: Tensor, name: str, number: int, digest: str, report: "Part") -> NDArray[np.float16]:

@@ -86,6 +86,9 @@ class Registry(Generic[Part]):
             part = import_attribute(own) if isinstance(own := builtin[name], str) else own
         elif name in (announced := self.announced()):
             part = load_announced(announced[name], self.kind)
+        elif name.removesuffix(":").endswith(".py"):
+            file = name.removesuffix(":")
+            raise AggMatchError(f"Name the {self.kind} in the file too, as {file}:Name, got '{name}'.")
         else:
             raise unknown(self.kind, name, self.names(), see=f"aggmatch list {self.plural}")
         if not self.accepts(part):
@@ -136,10 +139,10 @@ def refuse_code(names: Iterable[str], allowed: Iterable[str], where: object) -> 
     known = {absolute(name) for name in allowed}
     refused = [name for name in dict.fromkeys(names) if is_code(name) and absolute(name) not in known]
     if refused:
-        options = " ".join(f"--allow-code {shlex.quote(name)}" for name in refused)
         raise AggMatchError(
             f"{where} names code to run, {', '.join(refused)}, which is not run unless you name it too. "
-            f"If you trust it, add: {options}"
+            f"If you trust it, allow it by this name: allow={refused}",
+            options=" ".join(f"--allow-code {shlex.quote(name)}" for name in refused),
         )
 
 

@@ -37,6 +37,12 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 """Characters that have a meaning in LaTeX or are missing in its fonts → how to write them."""
 PAGE = 60
 """Characters that always fit into the width of a LaTeX page; a wider table may have to be shrunk."""
+BIDI = "\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""Characters that reverse the order of others."""
+CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{BIDI}]")
+"""Characters that a terminal acts on instead of showing them; tabs and new lines may be in a text."""
+LINES = re.compile(rf"[\x00-\x1f\x7f-\x9f{BIDI}]")
+"""The same and tabs and new lines, which have no place in a cell of a table."""
 FOLDED = 8
 """Characters to which a narrow terminal may break long words; numbers and headings are never broken."""
 
@@ -65,9 +71,8 @@ class Table:
 
     def texts(self) -> list[list[str]]:
         """Texts that a terminal shows, by column, heading first."""
-        return [
-            [column, *line_up([show(row[number]) for row in self.rows])] for number, column in enumerate(self.columns)
-        ]
+        shown = [[visible(show(row[number]), LINES) for row in self.rows] for number in range(len(self.columns))]
+        return [[visible(column, LINES), *line_up(texts)] for column, texts in zip(self.columns, shown, strict=True)]
 
     def is_numeric(self, number: int) -> bool:
         """Whether a column holds numbers."""
@@ -130,7 +135,7 @@ class Shown:
             yield self.grid(texts, widths)
         else:
             yield from self.listing(texts)
-        yield from map(Text, self.table.notes)
+        yield from map(Text, map(visible, self.table.notes))
 
     def grid(self, texts: Sequence[Sequence[str]], widths: Sequence[int]) -> "RenderableType":
         """Rows and columns."""
@@ -138,11 +143,11 @@ class Shown:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        title = Text(self.table.title, "bold") if self.table.title else None
+        title = Text(visible(self.table.title), "bold") if self.table.title else None
         grid = RichTable(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-        for number, (column, width) in enumerate(zip(self.table.columns, widths, strict=True)):
+        for number, (column, width) in enumerate(zip(texts, widths, strict=True)):
             side: Literal["left", "right"] = "right" if self.table.is_numeric(number) else "left"
-            grid.add_column(Text(column), justify=side, overflow="fold", width=width)
+            grid.add_column(Text(column[0]), justify=side, overflow="fold", width=width)
         for row in zip(*(column[1:] for column in texts), strict=True):
             grid.add_row(*map(Text, row))
         return grid
@@ -152,10 +157,10 @@ class Shown:
         from rich.text import Text
 
         if self.table.title:
-            yield Text(self.table.title, "bold")
+            yield Text(visible(self.table.title), "bold")
         for row in zip(*(column[1:] for column in texts), strict=True):
             yield Text("")
-            for column, text in zip(self.table.columns, row, strict=True):
+            for (column, *_), text in zip(texts, row, strict=True):
                 yield Text(f"{column}: {text.strip()}" if column else text.strip())
         yield Text("")
 
@@ -214,6 +219,11 @@ def show(value: Any) -> str:
     if value is None:
         return "–"
     return f"{round(value, 2) + 0.0:.2f}" if isinstance(value, float) else str(value)  # never −0.00
+
+
+def visible(text: str, characters: re.Pattern[str] = CONTROL) -> str:
+    """Return a text for a terminal, with control characters written out, such as `\\x1b`: a name must not act there."""
+    return characters.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def plural(count: int, noun: str) -> str:

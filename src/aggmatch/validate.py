@@ -27,6 +27,10 @@ from typing import (
 from aggmatch.errors import AggMatchError
 
 Value = TypeVar("Value")
+LARGEST = 10**18
+"""Whole numbers are smaller than this: tensors and files count with 64 bits."""
+DEEPEST = 50
+"""Levels of nested tables and lists that are read."""
 NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 
@@ -116,6 +120,8 @@ def check_table(value: Any, kind: Any, key: str) -> dict[str, Any]:
         raise InvalidValue(key or "it", f"must be a table, got {shorten(value)}")
     if missing := [name for name in getattr(kind, "__required_keys__", ()) if name not in value]:
         raise InvalidValue(key or "it", f"lacks {', '.join(sorted(missing))}")
+    for name in () if is_typeddict(kind) else value:
+        check(name, str, f"a name in {key}" if key else "a name in it")
     known = get_type_hints(kind, include_extras=True) if is_typeddict(kind) else dict.fromkeys(value, get_args(kind)[1])
     checked = {
         name: check(value[name], known[name], f"{key}.{name}" if key else name) for name in known if name in value
@@ -125,13 +131,26 @@ def check_table(value: Any, kind: Any, key: str) -> dict[str, Any]:
 
 def check_plain(value: Any, kind: Any, key: str) -> Any:
     """Return a value of a plain type such as `int`; True is not a whole number here, and NaN is not a number."""
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        raise InvalidValue(key, "must be a number of at most 18 digits")
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if kind is float and isinstance(value, float) and not math.isfinite(value):
         raise InvalidValue(key, f"must be a finite number, got {value!r}")
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise InvalidValue(key, f"must be {NAMES.get(kind, kind.__name__)}, got {shorten(value)}")
+    if kind is str and not is_text(value):
+        raise InvalidValue(key, f"must be text that a file can hold, got {value!a}")
     return value
+
+
+def is_text(value: str) -> bool:
+    """Whether a string can be written to a file and be a path: it is valid Unicode without null characters."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # from a name of bytes that are not UTF-8
+        return False
+    return "\0" not in value
 
 
 # Files -----------------------------------------------------------------------------------------------------------
@@ -152,7 +171,18 @@ def parse_json(text: str | bytes, kind: Any, where: object) -> Any:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise AggMatchError(f"Cannot read {where}: it is not JSON ({error}).") from None
-    return require(value, kind, where)
+    return require(refuse_deep(value, where), kind, where)
+
+
+def refuse_deep(value: Value, where: object) -> Value:
+    """Return the value; raise an `AggMatchError` if its tables and lists are nested too deeply for any use."""
+    level: list[Any] = [value]
+    for _ in range(DEEPEST):
+        parts = [part for part in level if isinstance(part, (dict, list))]
+        level = [item for part in parts for item in (part.values() if isinstance(part, dict) else part)]
+        if not level:
+            return value
+    raise AggMatchError(f"Cannot read {where}: it is nested more than {DEEPEST} levels deep.")
 
 
 def read_json(path: Path, kind: Any, hint: str = "") -> Any:
@@ -161,4 +191,6 @@ def read_json(path: Path, kind: Any, hint: str = "") -> Any:
         data = path.read_bytes()
     except OSError as error:
         raise AggMatchError(f"Cannot read {path}: {error.strerror}.{' ' if hint else ''}{hint}") from None
+    except ValueError as error:  # a null character in the path
+        raise AggMatchError(f"Cannot read {str(path)!a}: {error}.") from None
     return parse_json(data, kind, path)

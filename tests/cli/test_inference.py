@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aggmatch.data.own_images import read_folder
+from aggmatch.data.own.images import read_folder
 
 QUICK = ["--steps", "6", "--set", "model.name=small-4", "--set", "data.side=8", "--set", "train.batch=4"]
 SMALL_QUEUE = ["--set", "method.slots=8", "--set", "method.subsets=2"]
@@ -247,8 +247,8 @@ def test_a_model_is_exported_and_predicts_the_same(run, trained, tmp_path):
     assert run("predict", "run", "photos/unlabeled", "--all", "--out", "p.json")[0] == 0
     expected = json.loads((tmp_path / "p.json").read_text())
 
-    from aggmatch.data.folder import find_images
-    from aggmatch.data.pixels import decode_all
+    from aggmatch.data.own.folder import find_images
+    from aggmatch.data.own.pixels import decode_all
 
     pixels, _ = decode_all(find_images(tmp_path / "photos/unlabeled"), 8, 3)
     (probs,) = session.run(None, {"images": pixels.numpy()})

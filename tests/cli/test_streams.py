@@ -2,6 +2,7 @@
 
 import io
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -43,3 +44,30 @@ def test_commands_print_tables_and_errors_to_an_ascii_stream(tmp_path):
     mistake = call("reproduce", "zwölf")
     assert (mistake.returncode, mistake.stderr.count(b"\n")) == (2, 1)
     assert b"Unknown table 'zw?lf'" in mistake.stderr
+
+
+TRAIN = ["train", "digits", "--method", "supervised", "--steps", "4", "--set", "train.evaluate_every=1"]
+on_linux = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+
+
+@on_linux
+@pytest.mark.parametrize("where", ["> /dev/full", "> /dev/full 2>&1", ">&- 2>&-"])
+def test_training_goes_on_when_its_output_cannot_be_written(tmp_path, where):
+    environment = os.environ | {"PYTHONPATH": str(Path(aggmatch.__file__).parents[1])}
+    words = f"{shlex.join([sys.executable, '-m', 'aggmatch', *TRAIN, '--out', 'run'])} {where}"
+    done = subprocess.run(words, shell=True, env=environment, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/summary.json").exists()
+    assert b"Traceback" not in done.stdout + done.stderr
+    if where == "> /dev/full":
+        assert done.stderr == b"Warning: Cannot print: No space left on device. The command goes on without output.\n"
+
+
+@on_linux
+def test_a_table_that_cannot_be_written_is_an_error(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(Path(aggmatch.__file__).parents[1])}
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "aggmatch", "list", "methods"]
+        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2
+    assert done.stderr == b"Error: Cannot use the output: No space left on device.\n"

@@ -182,6 +182,9 @@ class Loopback(ThreadingHTTPServer):
         self.released = threading.Event()
         self.requests: list[str | None] = []
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing if the client hangs up."""
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/file"

@@ -106,7 +106,7 @@ def test_an_error_names_the_file_with_wrong_content_and_the_next_step(put_cifar1
     message = error_of(put_cifar10(cifar10_batches))
     assert problem in message
     assert FIRST in message or CIFAR10_ARCHIVE.file in message
-    assert message.endswith("Delete it and fetch it again with --download.")
+    assert message.endswith("Delete it and download it again.")
 
 
 @pytest.mark.parametrize("content", [[], {}, {"data": np.zeros((4, 3072), np.uint8)}, {"labels": [0] * 4}])

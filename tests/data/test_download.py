@@ -163,3 +163,15 @@ def test_a_terminal_shows_a_progress_bar(archive, tmp_path, monkeypatch):
     fetch(archive, tmp_path)
     assert "file.bin" in terminal.getvalue()
     assert "1.0/1.0 MB" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("lengths", [True, False])
+def test_a_server_that_sends_too_much_does_not_fill_the_disk(loopback, archive, tmp_path, lengths):
+    written: list[int] = []
+    loopback.content, loopback.lengths = CONTENT * 20, lengths
+    with pytest.raises(AggMatchError) as error:
+        fetch(archive, tmp_path, lambda done, _: written.append(done))
+    message = str(error.value)
+    assert f"{archive.url} did not send the published file: it sends more than 1,000,000 bytes" in message
+    assert max(written) <= len(CONTENT)
+    assert files(tmp_path) == []

@@ -1,6 +1,9 @@
 import errno
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -110,8 +113,8 @@ def test_an_archive_is_present_packed_or_completely_unpacked(tmp_path: Path):
 @pytest.mark.parametrize(
     ("thrown", "message"),
     [
-        (KeyError("x"), "f is corrupt ('x'). Delete it and fetch it again with --download."),
-        (EOFError(), "f is corrupt (EOFError). Delete it and fetch it again with --download."),
+        (KeyError("x"), "f is corrupt ('x'). Delete it and download it again."),
+        (EOFError(), "f is corrupt (EOFError). Delete it and download it again."),
         (PermissionError(errno.EACCES, "Permission denied"), "Cannot read f: Permission denied."),
         (MemoryError(), "There is not enough memory to read f, or the file is corrupt."),
         (AggMatchError("As it was."), "As it was."),
@@ -121,3 +124,18 @@ def test_every_exception_of_a_parser_becomes_an_error_that_names_the_file(thrown
     with pytest.raises(AggMatchError) as error, reading(Path("f")):
         raise thrown
     assert str(error.value) == message
+
+
+def test_the_error_about_an_array_says_how_to_convert_it():
+    pixels: Any = np.zeros((2, 1, 8, 8), np.uint8)
+    labels: Any = np.zeros(2, np.int64)
+    with pytest.raises(AggMatchError, match=r"Pixels must be a torch tensor, got ndarray\. .*from_numpy"):
+        Images(pixels, labels)
+    with pytest.raises(AggMatchError, match=r"Labels must be a torch tensor, got ndarray\. .*from_numpy"):
+        Images(torch.from_numpy(pixels), labels)
+
+
+@pytest.mark.parametrize("name", ["caf\udce9", "a\0b", 5])
+def test_a_class_name_that_no_file_can_hold_is_refused_before_training(small_data, name):
+    with pytest.raises(AggMatchError, match="A class of small has a name that no file can hold"):
+        replace(small_data([0, 1, 2]), classes=("a", "b", name))

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
+from aggmatch.data import pickles
 from aggmatch.data.pickles import read_pickle
 from aggmatch.errors import AggMatchError
 
@@ -57,3 +58,44 @@ def test_names_similar_to_the_allowed_ones_fail(name):
     module, attribute = name.split()
     with pytest.raises(AggMatchError, match=f"asks to run {module}.{attribute}"):
         read_pickle(io.BytesIO(f"c{module}\n{attribute}\n.".encode()), "file")
+
+
+def array_with(shape: object, kind: object, data: object) -> bytes:
+    """A pickle of an array with any state, as a corrupt file may hold it."""
+
+    class Any:
+        def __reduce__(self):
+            return np.empty(0).__reduce__()[0], (np.ndarray, (0,), b"b"), (1, shape, kind, False, data)
+
+    return pickle.dumps(Any(), 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "data", "problem"),
+    [
+        ((2**62, 4), np.dtype("u1"), b"ab", "but 2 bytes"),
+        ((-1, -2), np.dtype("u1"), b"ab", "of shape"),
+        ([2], np.dtype("u1"), b"ab", "of shape"),
+        ((2,), "u1", b"ab", "without a type"),
+        ((2,), np.dtype("u1"), "ab", "without a type or bytes"),
+        ((1,), np.dtype("O"), b"12345678", "not of numbers"),
+        ((1,), np.dtype([("a", "u1")]), b"a", "not of numbers"),
+        ((1,), np.dtype("c16"), b"0" * 16, "not of numbers"),
+    ],
+)
+def test_an_array_whose_parts_do_not_fit_is_an_error(shape, kind, data, problem):
+    with pytest.raises(pickle.UnpicklingError, match=problem):
+        read_pickle(io.BytesIO(array_with(shape, kind, data)), "file")
+
+
+def test_tuples_within_tuples_do_not_overflow_the_stack():
+    nested = b"\x80\x02}(" + b"K\x00" + b"\x85" * 200_000 + b"K\x01u."
+    with pytest.raises(pickle.UnpicklingError, match="too many tuples"):
+        read_pickle(io.BytesIO(nested), "file")
+
+
+def test_a_pickle_that_is_too_large_is_not_read(monkeypatch):
+    monkeypatch.setattr(pickles, "LARGEST", 100)
+    assert read_pickle(io.BytesIO(pickle.dumps(b"a" * 50, 3)), "file") == b"a" * 50
+    with pytest.raises(pickle.UnpicklingError, match="more than 100 bytes"):
+        read_pickle(io.BytesIO(pickle.dumps(b"a" * 200, 3)), "file")

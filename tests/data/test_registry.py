@@ -69,8 +69,8 @@ def test_the_error_for_missing_files_names_files_address_size_and_options(tmp_pa
     assert message.startswith(f"cifar10 is not in {tmp_path}: ")
     for part in (
         "cifar-10-python.tar.gz (or the folder cifar-10-batches-py)",
-        "--download to fetch 170 MB from https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-        "--data-dir",
+        "the download of 170 MB from https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        "data_dir",
     ):
         assert part in message
 
@@ -78,7 +78,7 @@ def test_the_error_for_missing_files_names_files_address_size_and_options(tmp_pa
 def test_the_error_names_only_missing_files(tmp_path):
     (tmp_path / "train_32x32.mat").touch()
     message = error_of("svhn", tmp_path)
-    assert "test_32x32.mat. Add --download to fetch 64 MB from http://ufldl.stanford.edu" in message
+    assert "test_32x32.mat. Allow the download of 64 MB from http://ufldl.stanford.edu" in message
     assert "train_32x32" not in message
 
 
@@ -173,9 +173,9 @@ def test_a_folder_that_a_known_name_hides_is_pointed_out(tmp_path, monkeypatch):
         ("x.npz", "There is no file x.npz."),
         ("somewhere", "Or name a folder of images, or a .zip or .npz file of them."),
         ("labels.csv", "labels.csv is a table, not images. Name the folder of the images"),
-        ("deep/labels.csv", "and the table as --labels-file deep/labels.csv"),
+        ("deep/labels.csv", "and the table as data.labels_file"),
         ("./cat.jpg", "./cat.jpg is not a folder of images, and does not end in .zip or .npz."),
-        ("/gone/photos", "If the images of a run have moved: aggmatch train NEW/PLACE --resume --out RUN"),
+        ("/gone/photos", "If the images of a run have moved, resume it with their new place"),
     ],
 )
 def test_the_error_for_images_that_are_not_there_speaks_of_folders_and_files(tmp_path, monkeypatch, name, message):

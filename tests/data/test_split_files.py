@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,9 +45,24 @@ def test_a_split_knows_its_test_images_and_a_reused_split_takes_the_new_ones(sma
     assert not Split.read(tmp_path, other).tested_on(other)
     assert make_split(other, DataSettings(split=str(tmp_path))).tested_on(other)
     content = json.loads((tmp_path / "split.json").read_text())
-    del content["test_fingerprint"]
+    del content["test_fingerprint"], content["digest"]
     (tmp_path / "split.json").write_text(json.dumps(content))
     assert Split.read(tmp_path, other).tested_on(other), "old files do not know their test images"
+
+
+def without_digest(path: Path) -> dict[str, Any]:
+    """The content of a split file in the form of old versions, which may be edited."""
+    return {key: value for key, value in json.loads(path.read_text()).items() if key != "digest"}
+
+
+@pytest.mark.parametrize("change", [{"labels": [1, 2, 0]}, {"labeled": [2, 1, 0]}, {"fold": 1}, {"unlabeled": [4, 5]}])
+def test_an_edited_split_is_used_only_without_its_digest(small_data, tmp_path, change):
+    data, path = small_data(THIRTY), tmp_path / "split.json"
+    draw_split(data, DataSettings(labels=3)).write(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert f"{path}: it was edited" in read_error(data, path)
+    path.write_text(json.dumps(without_digest(path)))
+    assert Split.read(path, data).images == 30
 
 
 def test_a_split_file_implies_number_of_labels_and_fold(small_data, tmp_path):
@@ -71,7 +87,7 @@ def test_without_a_file_the_split_is_drawn(small_data):
 def test_a_failed_write_leaves_the_folder_unchanged(small_data, tmp_path):
     split = draw_split(small_data(THIRTY), DataSettings(labels=3))
     (tmp_path / "split.json").mkdir()
-    with pytest.raises(AggMatchError, match=r"Cannot write .*split.json: Is a directory\."):
+    with pytest.raises(AggMatchError, match=r"Cannot write .*split.json: it is a folder\."):
         split.write(tmp_path / "split.json")
     assert [path.name for path in tmp_path.iterdir()] == ["split.json"]
     with pytest.raises(AggMatchError, match=r"Cannot write .*: No such file or directory"):
@@ -134,7 +150,7 @@ def read_error(data, path: Path) -> str:
 def test_the_error_names_the_wrong_entry_of_a_split_file(small_data, tmp_path, change, problem):
     data, path = small_data(THIRTY), tmp_path / "split.json"
     draw_split(data, DataSettings(labels=3)).write(path)
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    path.write_text(json.dumps(without_digest(path) | change))
     message = read_error(data, path)
     assert f"{path}: " in message
     assert problem in message
@@ -185,7 +201,7 @@ def test_any_value_of_an_entry_is_read_or_gives_an_aggmatch_error(small_data, tm
     data, path = small_data(THIRTY), tmp_path / "split.json"
     split = draw_split(data, DataSettings(labels=3))
     split.write(path)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    path.write_text(json.dumps(without_digest(path) | {key: value}))
     try:
         read = Split.read(path, data)
     except AggMatchError:

@@ -9,8 +9,8 @@ from PIL import Image
 
 import aggmatch
 from aggmatch import cache
-from aggmatch.data import archive, decode
-from aggmatch.data.labels_file import read_labels
+from aggmatch.data.own import archive, decode
+from aggmatch.data.own.labels_file import read_labels
 
 PAGE = Path(__file__).parents[2] / "docs/own-images.md"
 

@@ -17,6 +17,7 @@ PRINTED = {
     "own_folder": r"columns\d+\.png: (rows|columns) \(\d+ %\)",
     "own_method": r"test accuracy \d+\.\d %, pseudo labels right \d+\.\d %",
     "own_backbone": r"test accuracy \d+\.\d %",
+    "scikit_learn": r"cross-validation, on images with a label: \d+ %, \d+ %",
     "compare_methods": r"aggmatch +\d+\.\d  \d+\.\d",
 }
 """Script → what a line of its output looks like."""
@@ -50,4 +51,6 @@ def test_the_notebook_trains_and_shows_the_report(tmp_path, monkeypatch):
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     (shown,) = notebook.cells[-1].outputs
     assert "iframe srcdoc" in shown["data"]["text/html"]
-    assert "test accuracy" in notebook.cells[3].outputs[0]["text"]
+    (curves,) = (output["data"]["text/html"] for output in notebook.cells[3].outputs)
+    assert "step 20 of 20, test accuracy" in curves
+    assert "<svg" in curves

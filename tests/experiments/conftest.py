@@ -84,7 +84,9 @@ def pretend():
         folder.path.mkdir(parents=True)
         folder.write_json(folder.config, planned.settings.to_dict())
         data = planned.settings.data
-        folder.write_json(folder.split, {"labeled": list(range(data.labels)), "fold": data.fold})
+        split = {"format": 1, "data": data.name, "classes": 10, "fold": data.fold, "images": 1437, "unlabeled": "all"}
+        split |= {"labeled": list(range(data.labels)), "labels": [0] * data.labels}
+        folder.write_json(folder.split, split)
         done = train.steps if step is None else step
         evaluation = {"accuracy_average": accuracy, "accuracy_online": accuracy - 1}
         records = [{"step": 2, "seconds": 3.0, "loss": 1.0}, {"step": done, "seconds": 7.0, "loss": 1.0} | evaluation]

@@ -1,13 +1,14 @@
 """Export of models to ONNX, for methods that predict in different ways."""
 
 import sys
+from random import Random
 
 import pytest
 import torch
 from torch import Tensor
 
 from aggmatch.errors import AggMatchError
-from aggmatch.inference.export import Classifier, to_onnx
+from aggmatch.inference.export import Classifier, read_onnx, to_onnx
 from aggmatch.inference.model import TrainedModel
 from aggmatch.settings import resolve
 from aggmatch.training.run import start
@@ -57,3 +58,19 @@ def test_the_error_of_a_missing_package_says_how_to_install_it(tmp_path, monkeyp
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(AggMatchError, match=r"onnxscript.*aggmatch\[export\]"):
         to_onnx(model)
+
+
+def test_the_digest_of_an_exported_model_shows_every_damage(tmp_path):
+    content, path = to_onnx(trained("supervised", tmp_path / "run")), tmp_path / "model.onnx"
+    path.write_bytes(content)
+    session = onnxruntime.InferenceSession(read_onnx(path), providers=["CPUExecutionProvider"])
+    assert session.get_modelmeta().custom_metadata_map.keys() == {"classes", "digest"}
+    random = Random(0)
+    for _ in range(200):
+        damaged = bytearray(content)
+        damaged[random.randrange(len(content))] ^= 1 << random.randrange(8)
+        path.write_bytes(damaged if random.random() < 0.8 else content[: random.randrange(len(content))])
+        with pytest.raises(AggMatchError, match=r"model\.onnx is corrupt"):
+            read_onnx(path)
+    with pytest.raises(AggMatchError, match=r"missing\.onnx: No such file"):
+        read_onnx(tmp_path / "missing.onnx")

@@ -2,9 +2,11 @@
 
 import shutil
 from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
+from PIL import Image
 
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
@@ -83,6 +85,36 @@ def test_images_of_a_wrong_type_or_shape_are_an_error(run, images, message):
         TrainedModel.load(run.folder.path).predict(images)
 
 
+def test_arrays_pil_images_files_bytes_and_folders_are_scaled_as_in_training(run, tmp_path):
+    model = TrainedModel.load(run.folder.path)
+    pixels = run.data.test.pixels[:4]
+    expected = model.predict(pixels)
+    pictures = [Image.fromarray(image.numpy()) for image in pixels[:, 0]]
+    for number, picture in enumerate(pictures):
+        picture.save(tmp_path / f"{number}.png")
+    contents = [(tmp_path / f"{number}.png").read_bytes() for number in range(4)]
+    arrays = pixels[:, 0].numpy()
+    files = [str(tmp_path / "0.png"), tmp_path / "1.png", contents[2], pictures[3]]
+    for same in (arrays, arrays / 255, arrays.astype(int), pictures, contents, files, tmp_path, str(tmp_path)):
+        assert torch.equal(model.predict(same), expected)
+    torch.testing.assert_close(model.predict(files[0]), expected[:1])
+    assert model.predict([]).shape == (0, 10)
+    large = arrays.repeat(3, axis=1).repeat(3, axis=2)
+    assert (model.predict(large) - expected).abs().max() < 0.1
+
+
+def test_a_folder_is_evaluated_by_its_path_as_text(run, tmp_path):
+    test = run.data.test
+    for number, (image, label) in enumerate(zip(test.pixels[:20, 0], test.labels[:20], strict=True)):
+        file = tmp_path / str(int(label)) / f"{number}.png"
+        file.parent.mkdir(exist_ok=True)
+        Image.fromarray(image.numpy()).save(file)
+    model = TrainedModel.load(run.folder.path)
+    result = model.evaluate(str(tmp_path))
+    assert result.accuracy == model.evaluate(tmp_path).accuracy
+    assert len(result.labels) == 20
+
+
 def test_a_model_without_the_buffers_of_its_method_is_an_error(run, tmp_path):
     folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "corrupt"))
     saved = unpack(folder.model.read_bytes())
@@ -114,11 +146,11 @@ def test_a_data_set_with_other_classes_cannot_be_evaluated(run):
 def test_a_run_without_a_model_is_an_error(run, tmp_path):
     folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "run"))
     folder.model.unlink()
-    with pytest.raises(AggMatchError, match=r"model\.safetensors is missing.*--resume"):
+    with pytest.raises(AggMatchError, match=r"model\.safetensors is missing.*resume the run"):
         TrainedModel.load(folder.path)
     folder.summary.unlink()
     shutil.rmtree(folder.checkpoints)
-    with pytest.raises(AggMatchError, match=r"run has no model and no checkpoint yet.*--resume"):
+    with pytest.raises(AggMatchError, match=r"run has no model and no checkpoint yet"):
         TrainedModel.load(folder.path)
 
 
@@ -160,3 +192,42 @@ def test_a_checkpoint_without_facts_on_the_data_takes_them_from_the_data_set(int
         model = TrainedModel.load(interrupted.folder.path)
     pixels = interrupted.data.test.pixels[:5]
     assert torch.equal(old.predict(pixels), model.predict(pixels))
+
+
+def test_no_flipped_bit_of_a_model_changes_a_prediction(run, tmp_path):
+    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "run"))
+    content, pixels = folder.model.read_bytes(), run.data.test.pixels[:50]
+    expected = TrainedModel.load(folder.path).predict(pixels)
+    random, refused = Random(0), 0
+    for _ in range(100):
+        damaged = bytearray(content)
+        damaged[random.randrange(len(content))] ^= 1 << random.randrange(8)
+        folder.model.write_bytes(damaged)
+        try:
+            assert torch.equal(TrainedModel.load(folder.path).predict(pixels), expected)
+        except AggMatchError as error:
+            refused += str(error).startswith(f"Cannot read {folder.model}: ")
+    assert refused >= 95  # a flip in the word "digest" itself is harmless
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"classes": 10},
+        {"classes": [1, 2]},
+        {"size": "8"},
+        {"size": -1},
+        {"channels": 7},
+        {"labels": [1]},
+        {"images": 10**30},
+        {"step": None},
+        {"mixed": "no"},
+    ],
+)
+def test_the_error_names_a_fact_of_a_wrong_type(run, tmp_path, change):
+    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "run"))
+    saved = unpack(folder.model.read_bytes())
+    folder.model.write_bytes(pack(Checkpoint(saved.tensors, {**saved.facts, **change})))
+    (key,) = change
+    with pytest.raises(AggMatchError, match=rf"Cannot read .*model\.safetensors: {key}\b.* must be"):
+        TrainedModel.load(folder.path)

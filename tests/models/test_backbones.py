@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from aggmatch.errors import AggMatchError
 from aggmatch.models import Network, build_network
 from aggmatch.models.network import feature_width
+from aggmatch.validate import InvalidValue
 
 FILE = Path(__file__)
 IMAGES = torch.randint(0, 256, (6, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -175,3 +176,9 @@ def test_the_trial_leaves_weights_statistics_and_random_numbers_unchanged():
     assert all(torch.equal(value, plain.state_dict()[key]) for key, value in state.items())
     assert torch.equal(generator, torch.get_rng_state())
     assert plain.training
+
+
+@pytest.mark.parametrize("name", ["wrn-9999994-2", "wrn-28-99999999999999999", "small-100000"])
+def test_a_network_that_could_never_be_built_is_refused_at_once(name):
+    with pytest.raises(InvalidValue, match=r"model\.name must have numbers of at most 1000"):
+        build_network(name, channels=3, classes=10)

@@ -83,7 +83,7 @@ def test_a_wrong_setting_fails_in_its_own_words(photos: Path, tmp_path: Path):
 
 
 def test_a_preparation_that_fails_does_not_stop_anything(photos: Path, tmp_path: Path):
-    broken = [*CHANGES, ("--set model.name=gone", {"model.name": "gone"})]
+    broken: list[tuple[str, dict[str, object]]] = [*CHANGES, ("--set model.name=gone", {"model.name": "gone"})]
     project = Project(photos, tmp_path / "out", changes=broken)
     project.rounds.prepare(list(project.index.names.values()))
     wait(lambda: ended(project.rounds), "the end of the process")

@@ -101,7 +101,7 @@ def test_a_request_that_is_too_large_is_refused(known: bool):
 
 
 def test_an_image_that_would_need_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("aggmatch.data.decode.MOST_PIXELS", 100)
+    monkeypatch.setattr("aggmatch.data.own.decode.MOST_PIXELS", 100)
     (found,) = web().post("/predict", content=picture(0)).json()["predictions"]
     assert "400 pixels, more than 100" in found["error"]
 

@@ -14,6 +14,7 @@ from tests.folders import line, write_folder
 
 from aggmatch.data import DataSet
 from aggmatch.errors import AggMatchError
+from aggmatch.files import sealed
 from aggmatch.models import Network
 from aggmatch.report import figures
 from aggmatch.report.page import page, unbroken, whole_options
@@ -196,7 +197,7 @@ def test_a_command_can_be_copied_and_run():
 def test_runs_on_other_labels_are_not_tested_against_each_other(trained, tmp_path, fakes):
     path = shutil.copytree(trained["aggmatch"], tmp_path / "other")
     split = json.loads((path / "split.json").read_text())
-    (path / "split.json").write_text(json.dumps(split | {"fold": 1}))
+    (path / "split.json").write_text(json.dumps(sealed(split | {"fold": 1})))
     runs = read_runs([path, *trained.values()])
     better, worse = sorted(runs[1:], key=lambda run: run.accuracy or 0, reverse=True)
     assert re.findall(r"\w+ fold \d against \w+ fold \d", words(page(runs))) == [f"{better.name} against {worse.name}"]

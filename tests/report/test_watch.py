@@ -13,9 +13,9 @@ from aggmatch.runs.log import Log
 def training(trained, fakes, tmp_path):
     """The folder of a run that seems to be training, and a function that finishes it."""
     path = shutil.copytree(trained["supervised"], tmp_path / "run")
-    summary = (path / "summary.json").read_bytes()
+    kept = {name: (path / name).read_bytes() for name in ("metrics.jsonl", "summary.json")}
     (path / "summary.json").unlink()
-    return path, lambda: (path / "summary.json").write_bytes(summary)
+    return path, lambda: [(path / name).write_bytes(data) for name, data in kept.items()]
 
 
 def test_the_page_follows_the_run_and_is_complete_when_it_has_finished(training, tmp_path):

@@ -11,6 +11,8 @@ from aggmatch.errors import AggMatchError
 from aggmatch.runs.folder import RunFolder, run_name
 from aggmatch.settings import resolve
 
+SESSION = {"step": 0, "started": "now", "hardware": "a CPU", "versions": {"torch": "2"}}
+
 
 def test_a_new_run_has_neither_records_nor_a_result(tmp_path: Path):
     folder = RunFolder(tmp_path)
@@ -45,10 +47,27 @@ def test_the_last_session_is_read_and_old_folders_have_none(tmp_path: Path):
     for step in (0, 40):
         folder.note_session({"step": step, "started": "now", "hardware": "a CPU", "versions": {"torch": "2"}})
     assert folder.last_session() == {"step": 40, "started": "now", "hardware": "a CPU", "versions": {"torch": "2"}}
-    with folder.sessions.open("a") as file:
-        file.write('{"step": 50}\n')
-    with pytest.raises(AggMatchError, match=r"Cannot read .*sessions\.jsonl: .*hardware, started, versions"):
-        folder.last_session()
+
+
+@pytest.mark.parametrize("damage", [b'{"step": 50}\n', b'{"st\n', b"[]\n", b"\n"])
+def test_a_corrupt_session_is_left_out_with_a_warning(tmp_path: Path, damage: bytes):
+    folder = RunFolder(tmp_path)
+    folder.note_session(SESSION)
+    with folder.sessions.open("ab") as file:
+        file.write(damage)
+    with pytest.warns(UserWarning, match=r"sessions\.jsonl, line 2 is corrupt"):
+        assert folder.last_session() == SESSION
+
+
+def test_a_session_that_a_kill_cut_short_is_replaced_by_the_next_one(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    folder.note_session(SESSION)
+    with folder.sessions.open("ab") as file:
+        file.write(b'{"step": 40, "sta')
+    assert folder.last_session() == SESSION
+    folder.note_session(SESSION | {"step": 60})
+    assert folder.last_session() == SESSION | {"step": 60}
+    assert len(folder.sessions.read_bytes().splitlines()) == 2
 
 
 def test_the_error_of_an_invalid_configuration_names_its_file(tmp_path: Path):
@@ -71,3 +90,54 @@ def test_the_new_path_of_the_data_is_stored(tmp_path: Path):
     folder.write_json(folder.config, config)
     folder.note_data("/new/place")
     assert folder.read_config() == config | {"data": {**config["data"], "name": "/new/place"}}
+
+
+# A new folder ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        {".split.json.123.part": b""},
+        {".split.json.123.part": b"ab"},
+        {"split.json": b"split", ".config.json.99.part": b"{", ".lock": b""},
+        {"split.json": b"split"},
+    ],
+)
+def test_what_a_kill_left_of_a_new_folder_is_replaced(tmp_path: Path, left: dict[str, bytes]):
+    for name, content in left.items():
+        (tmp_path / name).write_bytes(content)
+    folder = RunFolder(tmp_path)
+    folder.create(b"split", {"a": 1})
+    assert folder.read_config() == {"a": 1}
+    assert {path.name for path in tmp_path.iterdir()} == {"split.json", "config.json", ".lock"}
+
+
+@pytest.mark.parametrize("left", [{"split.json": b"another"}, {"notes.txt": b""}, {".part": b""}, {"a.1.part": b""}])
+def test_a_folder_with_other_content_is_refused_and_unchanged(tmp_path: Path, left: dict[str, bytes]):
+    for name, content in left.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(AggMatchError, match="is not empty and holds no run"):
+        RunFolder(tmp_path).create(b"split", {"a": 1})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == left
+
+
+def test_a_second_run_in_the_same_folder_is_refused(tmp_path: Path):
+    RunFolder(tmp_path).create(b"split", {"a": 1})
+    with pytest.raises(AggMatchError, match="already holds a run"):
+        RunFolder(tmp_path).create(b"split", {"a": 1})
+
+
+def test_a_training_process_deletes_the_parts_that_a_kill_left(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    folder.create(b"split", {"a": 1})
+    parts = [
+        tmp_path / ".model.safetensors.7.part",
+        folder.checkpoints / ".step-1.7.part",
+        folder.snapshots / ".s.7.part",
+    ]
+    for part in parts:
+        part.parent.mkdir(exist_ok=True)
+        part.touch()
+    with folder.locked():
+        assert [part for part in parts if part.exists()] == []

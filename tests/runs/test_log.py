@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,25 @@ def test_a_last_line_without_a_newline_counts_only_if_it_is_complete(tmp_path: P
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n' + end)
     assert [record["step"] for record in read_log(path)] == steps
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+def test_a_failed_write_is_one_clear_error(tmp_path: Path):
+    sentence = r"Cannot write .*metrics\.jsonl: No space left on device\. Checkpoints are unchanged\."
+    log = Log(tmp_path / "metrics.jsonl")
+    with Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), log.file.fileno())
+    with pytest.raises(AggMatchError, match=sentence), log:
+        log.write({"step": 1})
+
+
+def test_a_line_whose_checksum_does_not_match_is_an_error(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    with Log(path) as log:
+        log.write({"step": 1, "loss": 1.5})
+        log.write({"step": 2, "loss": 0.5})
+    path.write_bytes(path.read_bytes().replace(b"1.5", b"1.4"))
+    with pytest.raises(AggMatchError, match=r"metrics\.jsonl, line 1: it is corrupt"):
+        read_log(path)
+    with pytest.warns(UserWarning, match=r"corrupt lines, which are dropped: 1 of 2"), Log(path, path.stat().st_size):
+        assert [record["step"] for record in read_log(path)] == [2]

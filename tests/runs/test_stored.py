@@ -195,7 +195,7 @@ def test_code_that_a_folder_names_is_imported_only_if_it_is_allowed(tmp_path):
     (tmp_path / "mine.py").write_text("from aggmatch.methods.fixmatch import FixMatch\n\nMine = FixMatch\n")
     name = f"{tmp_path / 'mine.py'}:Mine"
     folder = write_folder(tmp_path / "run", method=name)
-    with pytest.raises(AggMatchError, match="--allow-code"):
+    with pytest.raises(AggMatchError, match=r"allow=\["):
         read_run(folder)
     assert read_run(folder, allow=[name]).method == "mine.Mine"
 
@@ -207,16 +207,20 @@ def test_a_corrupt_log_is_named(tmp_path):
         read_runs([folder])
 
 
+SPLIT = {"format": 1, "data": "digits", "classes": 10, "fold": 0, "images": 1437, "labeled": [1], "labels": [1]}
+SPLIT |= {"unlabeled": "all"}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "key"),
     [
         ("summary.json", {"accuracy": 3}, "accuracy_average"),
         ("summary.json", SUMMARY | {"class_accuracy": 7}, "class_accuracy"),
-        ("split.json", {"labeled": 5, "fold": 0, "labels": [0]}, "labeled"),
-        ("split.json", {"labeled": [1], "fold": "x", "labels": [0]}, "fold"),
-        ("split.json", {"labeled": [1], "fold": None, "labels": [0]}, "fold"),
-        ("split.json", {"labeled": [1], "labels": [0]}, "fold"),
-        ("split.json", {"labeled": [1], "fold": 0}, "labels"),
+        ("split.json", SPLIT | {"labeled": 5}, "labeled"),
+        ("split.json", SPLIT | {"fold": "x"}, "fold"),
+        ("split.json", SPLIT | {"fold": None}, "fold"),
+        ("split.json", {"labeled": [1]}, "fold"),
+        ("split.json", SPLIT | {"digest": "0"}, "edited"),
     ],
 )
 def test_a_corrupt_summary_or_split_is_named(tmp_path, name, content, key):

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from aggmatch.cli import train, page, labels, inference, experiments, report, bench  # isort: skip - help's order
 from aggmatch.cli.app import app
-from aggmatch.console import print_plainly
+from aggmatch.console import complain, print_plainly
 from aggmatch.errors import AggMatchError
 
 __all__ = ["app", "bench", "experiments", "inference", "labels", "main", "page", "report", "train"]
@@ -16,11 +16,11 @@ def main() -> None:
     import warnings
 
     print_plainly(sys.stdout, sys.stderr)
-    warnings.showwarning = lambda message, *_args, **_kwargs: print(f"Warning: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_args, **_kwargs: complain(f"Warning: {message}")
     try:
         app()
     except AggMatchError as error:
-        fail(str(error))
+        fail(f"{error} On the command line: {error.options}" if error.options else str(error))
     except OSError as error:  # a path without permission, a full disk behind the output
         fail(f"Cannot use {error.filename or 'the output'}: {error.strerror}.")
     except RuntimeError as error:
@@ -31,10 +31,11 @@ def main() -> None:
 
 def fail(message: str) -> NoReturn:
     """Print an error and exit with code 2."""
-    print(f"Error: {message}", file=sys.stderr)
+    complain(f"Error: {message}")
     sys.exit(2)
 
 
 def lacks_memory(error: RuntimeError) -> bool:
-    """Whether torch failed to allocate memory, on any device."""
-    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    """Whether torch failed to allocate memory, on any device, or was asked for more than a machine can have."""
+    sentences = ("can't allocate memory", "Storage size calculation overflowed")
+    return type(error).__name__ == "OutOfMemoryError" or any(sentence in str(error) for sentence in sentences)

@@ -28,7 +28,7 @@ from aggmatch.cli.app import (
     listed,
 )
 from aggmatch.errors import AggMatchError
-from aggmatch.files import make_folder, write_atomically
+from aggmatch.files import check_writable, write_atomically
 from aggmatch.tables import plural
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def results_(
     allow = allow_code or []
     runs = read_places(places, allow)
     if out:
-        make_folder(out.parent)
+        check_writable(out)
         replaced, unfinished = add_results(out, runs, allow), sum(not run.finished for run in runs)
         facts = [f"in place of {plural(replaced, 'earlier line')}"] * bool(replaced)
         facts += [f"{unfinished} not finished yet"] * bool(unfinished)

@@ -28,8 +28,8 @@ def predict(
         check_out(out, run, FORMATS)
 
     from aggmatch.console import say, stdout
-    from aggmatch.data.own_images import image_files
-    from aggmatch.files import write_atomically
+    from aggmatch.data.own.images import image_files
+    from aggmatch.files import write_output
     from aggmatch.inference.model import TrainedModel
     from aggmatch.tables import Table
 
@@ -52,7 +52,7 @@ def predict(
         stdout.print(table.rich())
     else:
         text = table.csv() if out.suffix.lower() == ".csv" else table.json() + "\n"
-        write_atomically(out, text.encode(errors="surrogateescape"))  # file names may hold any bytes
+        write_output(out, text.encode(errors="surrogateescape"))  # file names may hold any bytes
         say(f"{len(rows)} of {len(files)} images: {out}")
 
 
@@ -64,14 +64,14 @@ def export(
 ) -> None:
     """Write a run's model as ONNX: images in, class probabilities out."""
     from aggmatch.console import say
-    from aggmatch.files import write_atomically
+    from aggmatch.files import write_output
     from aggmatch.inference.export import to_onnx
     from aggmatch.inference.model import TrainedModel
 
     out = out or run / "model.onnx"
     check_out(out, run, (".onnx",))
     model = TrainedModel.load(run, gather(device="cpu"), allow=allow_code or ())
-    write_atomically(out, to_onnx(model))
+    write_output(out, to_onnx(model))
     say(
         f"{out}: input `images`, uint8, any number × {model.network.channels} × {model.side} × {model.side}; output "
         f"`probabilities` of {', '.join(model.classes)}."
@@ -80,11 +80,10 @@ def export(
 
 def check_out(out: Path, run: Path, formats: tuple[str, ...]) -> None:
     """Fail early for a file of another format, one of the run's own files, and one that cannot be written."""
-    from aggmatch.files import check_writable, make_folder
+    from aggmatch.files import check_writable
 
     if out.suffix.lower() not in formats:
         raise AggMatchError(f"--out must end in {' or '.join(formats)}, got {out}.")
     if out.suffix.lower() == ".json" and out.resolve().parent == run.resolve():
         raise AggMatchError(f"--out must not be a JSON file in the run's own folder, got {out}.")
-    make_folder(out.parent)
     check_writable(out)

@@ -100,7 +100,7 @@ def doubts(
     from aggmatch.tables import Table
 
     places = gather(None, None, data_dir=data_dir, device=device)
-    pool = pool_of_run(run, places, labels_file=labels_file, allow=allow_code or (), download=download)
+    pool = pool_of_run(run, places, labels_file=labels_file, allow=allow_code or (), download=download, early=True)
     found = find_doubts(pool.features, pool.labeled, pool.labels, pool.probs)
     if not found:
         say(f"None of {plural(len(pool.labels), 'label')} is contradicted by the other images.")

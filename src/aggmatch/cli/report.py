@@ -38,9 +38,9 @@ def figures(
     page "Figures and explanations" of the documentation names the figure for each of them.
     """
     from aggmatch.console import say
-    from aggmatch.files import make_folder, write_atomically
+    from aggmatch.files import write_output
     from aggmatch.report.figure import files
-    from aggmatch.report.figures import draw
+    from aggmatch.report.figures import draw, select
     from aggmatch.runs.stored import read_runs
 
     changes = gather(None, None, data_dir=data_dir, device=device)
@@ -50,15 +50,16 @@ def figures(
     for _, panel in draw(stored, names, missing=lambda name, why: reasons.setdefault(why, []).append(name)):
         written = []
         for name, content in files(panel, format_):
-            write_atomically(make_folder(out) / name, content)
+            write_output(out / name, content)
             written.append(name)
             say(str(out / name))
         captions.append(f"## {', '.join(written)}\n\n**{panel.title}.** {panel.caption}\n")
     if not captions:
         wanted = ", ".join(names or ["all figures"])
-        why = " ".join(reasons) or "these runs lack what it needs: a log, a model or snapshots."
+        needs = dict.fromkeys(figure.needs for figure in select(names).values())
+        why = " ".join(reasons) or f"these runs do not have {' or '.join(needs)}."
         raise AggMatchError(f"Nothing could be drawn for {wanted}: {why}")
-    write_atomically(out / "captions.md", "\n".join(captions).encode())
+    write_output(out / "captions.md", "\n".join(captions).encode())
     say(str(out / "captions.md"))
     for why, parts in reasons.items():
         say(f"Left out of {', '.join(dict.fromkeys(parts))}: {why}", error=True)
@@ -86,13 +87,15 @@ def explain(
         raise AggMatchError(f"--out must end in .png, .svg or .pdf, got {out}.")
 
     from aggmatch.console import say, stdout
-    from aggmatch.files import make_folder, write_atomically
+    from aggmatch.files import check_writable, write_output
     from aggmatch.report.explain import explain_run, image_number, panel, table
     from aggmatch.report.figure import files
     from aggmatch.runs.stored import read_runs
 
     changes = gather(None, None, data_dir=data_dir, device=device)
     (stored,) = read_runs([run], changes, allow=allow_code or (), download=download)
+    if out:
+        check_writable(out)
     numbers = [image_number(stored.data(), word) for word in images]
     explanations = explain_run(stored, numbers, step=snapshot, top=top)
     for explanation in explanations:
@@ -101,7 +104,7 @@ def explain(
         pictures = [content for _, content in files(panel(stored, explanations), kind)]
         for number, content in enumerate(pictures, 1):
             path = out.with_stem(f"{out.stem}-{number}") if len(pictures) > 1 else out
-            write_atomically(make_folder(out.parent) / path.name, content)
+            write_output(path, content)
             say(str(path))
 
 
@@ -139,17 +142,17 @@ def write_report(
 ) -> None:
     """Write the page on run folders, with progress on standard error, and print its path."""
     from aggmatch.console import say
-    from aggmatch.files import check_writable, make_folder, write_atomically
+    from aggmatch.files import check_writable, make_folder, write_output
     from aggmatch.report import page
     from aggmatch.runs.stored import read_runs
 
     progress = partial(say, error=True, quiet=quiet)
     stored = read_runs(runs, changes, allow=allow, download=download)
-    make_folder(out.parent)
     check_writable(out)
     if watch:
+        make_folder(out.parent)
         progress(f"Watching; open {out} in a browser. Ctrl-C stops.")
         page.watch(runs, out, changes=changes, allow=allow, download=download, progress=progress)
     else:
-        write_atomically(out, page.page(stored, progress=progress).encode())
+        write_output(out, page.page(stored, progress=progress).encode())
     say(f"Report: {out}", quiet=quiet)

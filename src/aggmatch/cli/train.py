@@ -109,7 +109,7 @@ def say_what_was_read(settings: "RunSettings", data: "DataSet", split: "Split", 
     """Print what own images are and how they are learned, and warn about what looks wrong; nothing for other data."""
     from aggmatch.console import say
     from aggmatch.data import is_own_images
-    from aggmatch.data.summary import describe, doubts
+    from aggmatch.data.own.summary import describe, doubts
     from aggmatch.runs.stats import small_test
 
     if not is_own_images(settings.data.name):

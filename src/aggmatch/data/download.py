@@ -31,7 +31,8 @@ def fetch(archive: Archive, folder: Path, progress: Progress | None = None) -> P
             # Not replaced: it may be the user's own file.
             raise AggMatchError(
                 f"{target} is not the published file: its MD5 is {found} instead of {archive.md5}. "
-                "Delete it and fetch it again with --download."
+                "Delete it and download it again.",
+                options="--download",
             )
         return target
     try:
@@ -48,7 +49,8 @@ def fetch(archive: Archive, folder: Path, progress: Progress | None = None) -> P
     except OSError as error:
         raise AggMatchError(
             f"Cannot write {error.filename or part}: {error.strerror}. "
-            "Free some space or choose another folder with --data-dir, then run it again: the download continues."
+            "Free some space or choose another folder (data_dir), then try again: the download continues.",
+            options="--data-dir",
         ) from None
     return target
 
@@ -67,14 +69,22 @@ def _receive(archive: Archive, part: Path, progress: Progress) -> None:
     response, start = _open(archive.url, have if have < archive.size else 0)
     with response:
         left = response.headers.get("Content-Length", "")
-        total = start + int(left) if left.isdecimal() else archive.size
+        total = start + int(left) if left.isdecimal() and len(left) < 16 else archive.size
         done = start
         progress(done, total)
         with part.open("ab" if start else "wb") as file:
             for chunk in _chunks(response, archive.url):
-                file.write(chunk)
                 done += len(chunk)
+                if done > archive.size:
+                    break
+                file.write(chunk)
                 progress(done, total)
+    if done > archive.size:
+        part.unlink()
+        raise AggMatchError(
+            f"{archive.url} did not send the published file: it sends more than {archive.size:,} bytes. What came was "
+            f"deleted. Try again later, or put {archive.file} into {part.parent} yourself."
+        )
     if done < total:
         raise _failed(archive.url, f"the connection closed after {done} of {total} bytes")
 

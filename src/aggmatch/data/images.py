@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from aggmatch.errors import AggMatchError
+from aggmatch.validate import is_text
 
 UNKNOWN = -1
 """The label of an image whose class is not known."""
@@ -33,6 +34,10 @@ class Images:
     """A name for each image, such as its file; empty if images have only numbers."""
 
     def __post_init__(self) -> None:
+        for what, part in (("Pixels", self.pixels), ("Labels", self.labels)):
+            if not isinstance(part, Tensor):
+                problem = f"{what} must be a torch tensor, got {type(part).__name__}"
+                raise AggMatchError(f"{problem}. Convert an array with torch.from_numpy.")
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
             raise AggMatchError(f"Pixels must be uint8 of shape (N, C, H, W), got {_summary(self.pixels)}.")
         if self.labels.dtype != torch.int64 or self.labels.shape != self.pixels.shape[:1]:
@@ -111,6 +116,11 @@ class DataSet:
         object.__setattr__(self, "classes", tuple(self.classes))
         if len(set(self.classes)) < len(self.classes):
             raise AggMatchError(f"The class names of {self.name} must differ, got {self.classes}.")
+        for name in self.classes:
+            if not isinstance(name, str) or not is_text(name):
+                raise AggMatchError(
+                    f"A class of {self.name} has a name that no file can hold, {name!a}. Rename it in UTF-8."
+                )
         if self.train.pixels.shape[1:] != self.test.pixels.shape[1:]:
             raise AggMatchError(
                 f"Training and test images of {self.name} must have the same size, "
@@ -224,7 +234,7 @@ class Source:
 
 def corrupt(path: Path, reason: object) -> AggMatchError:
     """Return the error for a file whose content is not what was published."""
-    return AggMatchError(f"{path} is corrupt ({reason}). Delete it and fetch it again with --download.")
+    return AggMatchError(f"{path} is corrupt ({reason}). Delete it and download it again.", options="--download")
 
 
 @contextmanager

@@ -43,8 +43,11 @@ def is_own_images(name: str) -> bool:
     """Whether a data set is images of your own: not a known name, but a folder, a .zip or .npz file, or a path."""
     if name in SOURCES:
         return False
-    if name and Path(name).is_dir():
-        return True
+    try:
+        if name and Path(name).is_dir():
+            return True
+    except OSError:  # too long for a name of a file
+        return False
     return not is_code(name) and (
         Path(name).suffix.lower() in PACKED or any(separator in name for separator in (os.sep, os.altsep) if separator)
     )
@@ -66,8 +69,8 @@ def not_found(name: str) -> AggMatchError:
     """Return the error for a name that is neither a data set nor images of your own, with what it could be."""
     path, packed = Path(name), Path(name).suffix.lower() in PACKED
     if path.suffix.lower() in TABLES:
-        problem = f"{name} is a table, not images. Name the folder of the images, and the table as --labels-file {name}"
-        return AggMatchError(problem)
+        problem = f"{name} is a table, not images. Name the folder of the images, and the table as data.labels_file."
+        return AggMatchError(problem, options=f"--labels-file {name}")
     if path.is_file():
         return AggMatchError(f"{name} is not a folder of images, and does not end in {' or '.join(PACKED)}.")
     hint = "Name a folder of images, or a .zip or .npz file of them."
@@ -78,10 +81,13 @@ def not_found(name: str) -> AggMatchError:
     elif close := get_close_matches(path.name, own_images_in(path.parent), 1, CLOSE):
         hint = f"Did you mean '{path.parent / close[0]}'?"
     start = f"There is no {'file' if packed else 'folder'} {name}." if is_own_images(name) else ""
-    see = "See: aggmatch list data"
+    problem = f"{start or f'Unknown data set {name!r}.'} {hint}"
     if path.is_absolute():  # as a run stores it
-        see = "If the images of a run have moved: aggmatch train NEW/PLACE --resume --out RUN"
-    return AggMatchError(f"{start or f'Unknown data set {name!r}.'} {hint} {see}")
+        return AggMatchError(
+            f"{problem} If the images of a run have moved, resume it with their new place.",
+            options="aggmatch train NEW/PLACE --resume --out RUN",
+        )
+    return AggMatchError(f"{problem} See: aggmatch list data")
 
 
 def own_images_in(folder: Path) -> list[str]:
@@ -111,7 +117,7 @@ def load_for(settings: DataSettings, data_dir: str, download: bool = False, *, c
 
 def has_test_folder(name: str) -> bool:
     """Whether images of your own come with a folder of test images, which then decides what is tested."""
-    from aggmatch.data.folder import test_folder
+    from aggmatch.data.own.folder import test_folder
 
     return Path(name).is_dir() and test_folder(Path(name)) is not None
 
@@ -145,7 +151,7 @@ def load(
         path = Path(name)
         if not path.is_dir() and not (path.is_file() and path.suffix.lower() in PACKED):
             raise not_found(name)
-        from aggmatch.data.own_images import read_own_images
+        from aggmatch.data.own.images import read_own_images
 
         table = Path(labels_file) if labels_file else None
         return read_own_images(path, side, holdout, labels_file=table, cache_dir=cache_dir, progress=progress)
@@ -195,5 +201,6 @@ def require_files(source: Source, data_dir: Path, download: bool, progress: Prog
         size = sum(archive.size for archive in missing) / 1e6
         raise AggMatchError(
             f"{source.name} is not in {data_dir}: there is no {wanted}. "
-            f"Add --download to fetch {size:.0f} MB from {origin}, or name another folder with --data-dir."
+            f"Allow the download of {size:.0f} MB from {origin} (download), or name another folder (data_dir).",
+            options="--download, --data-dir",
         )

@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from reprlib import repr as shorten
 from typing import Annotated, Any, Literal, NotRequired, Self, TypedDict
@@ -18,7 +19,7 @@ from torch import Tensor
 from aggmatch.config import Count, Fraction, Natural, Range, Settings
 from aggmatch.data.images import UNKNOWN, DataSet
 from aggmatch.errors import AggMatchError
-from aggmatch.files import write_atomically
+from aggmatch.files import digest_of, is_intact, sealed, write_atomically
 from aggmatch.validate import InvalidValue, read_json
 
 Imbalance = Annotated[float, Range(1)]
@@ -117,6 +118,10 @@ class Split:
 
     def encoded(self) -> bytes:
         """Return the split as JSON."""
+        return (json.dumps(sealed(self.content())) + "\n").encode()
+
+    def content(self) -> dict[str, Any]:
+        """Return the entries of a split file."""
         names = ("data", "classes", "fold", "images", "fingerprint", "test_fingerprint")
         content: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
         content |= {name: getattr(self, name).tolist() for name in ("labeled", "labels", "unlabeled")}
@@ -124,7 +129,13 @@ class Split:
             content["test_images"] = list(self.test_images)
         if content["unlabeled"] == list(range(self.images)):
             content["unlabeled"] = "all"
-        return (json.dumps(content) + "\n").encode()
+        return content
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """A digest of each entry that decides what a run learns, by which a checkpoint knows its split."""
+        content = self.content()
+        return {name: digest_of(content[name]) for name in ("fold", "labeled", "labels", "unlabeled")}
 
     @classmethod
     def read(cls, path: Path, data: DataSet) -> Self:
@@ -177,6 +188,8 @@ def read_content(path: Path) -> Content:
         check_numbers(path, key, content[key], content[bound])  # type: ignore[literal-required]
     if len(content["labeled"]) != len(content["labels"]):
         raise unusable(path, f"it names {len(content['labeled'])} labelled images but {len(content['labels'])} labels")
+    if not is_intact(content):
+        raise unusable(path, "it was edited after it was written; delete its 'digest' to use it as it is")
     return content
 
 

@@ -16,6 +16,8 @@ from aggmatch.data.images import UNKNOWN, Archive, Images, Source, corrupt, read
 
 SHAPE = (3, 96, 96)
 IMAGE = 3 * 96 * 96
+LARGEST = 100_000 * IMAGE
+"""Bytes of the largest file, which holds the unlabelled images."""
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 FOLDER = "stl10_binary"
 MEMBERS = ("train_X.bin", "train_y.bin", "unlabeled_X.bin", "test_X.bin", "test_y.bin", "fold_indices.txt")
@@ -63,6 +65,8 @@ def read_members(folder: Path, only: tuple[str, ...] = MEMBERS) -> dict[str, byt
             name = Path(entry.name).name
             file: IO[bytes] | None = tar.extractfile(entry) if name in only and entry.isfile() else None
             if file is not None:
+                if entry.size > LARGEST:
+                    raise corrupt(path, f"{name} has {entry.size:,} bytes instead of at most {LARGEST:,}")
                 found[name] = file.read()
     for name in only:
         if name not in found:

@@ -7,12 +7,17 @@ import torch
 
 from aggmatch.data.digits import DIGIT_NAMES, DIGIT_NOISE
 from aggmatch.data.images import Archive, Images, Source, corrupt, reading
+from aggmatch.data.matlab import read_arrays
 
 SHAPE = (3, 32, 32)
 HOME = "http://ufldl.stanford.edu/housenumbers/"
 
 TRAIN = Archive("train_32x32.mat", HOME + "train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373", 182_040_794)
 TEST = Archive("test_32x32.mat", HOME + "test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3", 64_275_384)
+
+
+MOST = 100_000
+"""Most images of a file that are read; the official files hold fewer."""
 
 
 def read_svhn(folder: Path) -> tuple[Images, Images]:
@@ -22,12 +27,9 @@ def read_svhn(folder: Path) -> tuple[Images, Images]:
 
 def _read_mat(path: Path) -> Images:
     """Read one official file: X is uint8 of shape (H, W, C, N), y is (N, 1) with 10 for the digit 0."""
-    from scipy.io import loadmat
-
     channels, height, width = SHAPE
-    # The checks are inside too: a .mat file can hold objects that are not arrays.
     with reading(path), path.open("rb") as file:
-        content = loadmat(file, variable_names=("X", "y"))
+        content = read_arrays(file, ("X", "y"), limit=MOST * channels * height * width)
         if "X" not in content or "y" not in content:
             raise corrupt(path, "it lacks X or y")
         pixels, labels = content["X"], content["y"].reshape(-1)

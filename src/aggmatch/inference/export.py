@@ -5,6 +5,7 @@ import logging
 import os
 import warnings
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from aggmatch.errors import AggMatchError
+from aggmatch.files import SEAL, digest
 from aggmatch.inference.model import TrainedModel
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ def to_onnx(model: TrainedModel) -> bytes:
     """Return the model as the bytes of an ONNX file.
 
     Its input `images` is uint8 (N, C, side, side) with any N, its output `probabilities` is (N, Y). Its metadata hold
-    the class names as JSON under `classes`. Raises an `AggMatchError` if it predicts differently from the original.
+    the class names as JSON under `classes`, and a digest by which `read_onnx` detects damage. Raises an `AggMatchError`
+    if it predicts differently from the original.
 
     Example: `Path("model.onnx").write_bytes(to_onnx(TrainedModel.load("runs/mine")))`.
     """
@@ -59,7 +62,34 @@ def to_onnx(model: TrainedModel) -> bytes:
             f"The exported model predicts differently from the original: a probability differs by {difference:.2g}. "
             f"Try other versions of torch and onnxruntime."
         )
-    return bytes(content)
+    return bytes(content) + seal(content)
+
+
+def seal(content: bytes) -> bytes:
+    """The end of an ONNX file: one more entry of its metadata, with a digest of everything before it.
+
+    It is encoded here and not by the package onnx, so that reading a file needs no package.
+    """
+    key, value = SEAL.encode(), digest(content).encode()
+    entry = b"\x0a" + bytes([len(key)]) + key + b"\x12" + bytes([len(value)]) + value
+    return b"\x72" + bytes([len(entry)]) + entry  # field 14 of a model: metadata_props
+
+
+def read_onnx(path: str | Path) -> bytes:
+    """Return the bytes of a file that `aggmatch export` wrote; raise an `AggMatchError` if it was damaged since.
+
+    path: the file.
+
+    Example: `onnxruntime.InferenceSession(read_onnx("model.onnx"))`.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
+    end = len(data) - len(seal(b""))
+    if end < 0 or data[end:] != seal(data[:end]):
+        raise AggMatchError(f"{path} is corrupt, or not a file of `aggmatch export`. Export the model again.")
+    return data
 
 
 def convert(classifier: Classifier, images: Tensor, classes: tuple[str, ...]) -> "onnx.ModelProto":

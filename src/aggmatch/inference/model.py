@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -18,13 +18,18 @@ from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate, predict, prepare
+from aggmatch.inference.inputs import ImagesLike, listed, pixel_batches
 from aggmatch.methods import Method, build_modules
 from aggmatch.models import Network, images_at_once
 from aggmatch.models.pretrained import freeze
 from aggmatch.runs import checkpoint as checkpoints
-from aggmatch.runs.checkpoint import Checkpoint, unpack
+from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
+from aggmatch.validate import Count, Natural, Range, require
+
+if TYPE_CHECKING:
+    from aggmatch import Report
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class TrainedModel:
     side: int
     """Height and width in pixels of the images that it takes."""
     settings: RunSettings
+    folder: Path | None = None
+    """Folder of its run; None if that is not kept."""
 
     @classmethod
     def load(cls, run: str | Path, changes: Changes = (), *, allow: Iterable[str] = ()) -> "TrainedModel":
@@ -55,7 +62,7 @@ class TrainedModel:
         settings = folder.settings_here(changes, allow=allow)
         device = choose_device(settings.runtime.device)
         if folder.model.exists():
-            place, saved, section = folder.model, read_saved(folder.model), "network"
+            place, saved, section = folder.model, read_saved(folder.model, restore_hint(folder)), "network"
         elif folder.result():
             raise AggMatchError(f"{folder.model} is missing, although the run is finished. {restore_hint(folder)}")
         else:
@@ -69,27 +76,37 @@ class TrainedModel:
                 method.get_buffer(name).copy_(saved.tensors[f"method.{name}"])
         if section != "network" and type(method).prepare is not Method.prepare:  # the buffers fit the other network
             prepare(method, network, labeled_images(folder, settings), threads=settings.runtime.threads)
-        return cls(network, method, tuple(saved.facts["classes"]), int(saved.facts["size"]), settings)
+        return cls(network, method, tuple(saved.facts["classes"]), saved.facts["size"], settings, folder.path)
 
     def data(self, *, download: bool = False) -> DataSet:
         """The data set that it was trained on."""
         runtime = self.settings.runtime
         return load_for(self.settings.data, runtime.data_dir, download, cache_dir=runtime.cache_dir)
 
-    def predict(self, images: Tensor) -> Tensor:
+    def predict(self, images: Tensor | ImagesLike) -> Tensor:
         """Return class probabilities, (N, Y) on the CPU, in the order of `classes`.
 
-        images: uint8, (N, C, side, side), on any device.
+        images: a uint8 tensor (N, C, side, side) on any device. Or something that is scaled first, as for training: an
+        array of N images, PIL images, files, bytes, or a folder; see `inference.inputs.listed`. Values of arrays are
+        from 0 to 255, or from 0 to 1 if none is above 1. Raises an `AggMatchError` if an image cannot be read.
+
+        Example: `model.classes[model.predict("photo.jpg").argmax()]`.
         """
+        if not isinstance(images, Tensor):
+            parts = pixel_batches(listed(images), self.side, self.network.channels)
+            return torch.cat([self.predict(part) for part in parts])
         check_images(images)
         shape, wanted = tuple(images.shape[1:]), (self.network.channels, self.side, self.side)
         if shape != wanted:
-            raise AggMatchError(f"The model takes images of shape {wanted}, got {shape}. `predict_files` scales them.")
+            raise AggMatchError(
+                f"The model takes tensors of images of shape {wanted}, got {shape}. It scales NumPy arrays, PIL images "
+                f"and files itself."
+            )
         return predict(self.method, self.network, images, threads=self.settings.runtime.threads)
 
     def predict_files(self, files: Sequence[Path]) -> Iterator[tuple[Path, Tensor]]:
         """Yield each file that can be read with its class probabilities, (Y,); images are scaled as in training."""
-        from aggmatch.data.pixels import decode_all
+        from aggmatch.data.own.pixels import decode_all
 
         batch = images_at_once(self.side)
         for first in range(0, len(files), batch):
@@ -98,19 +115,28 @@ class TrainedModel:
             for position, probs in zip(kept, self.predict(pixels), strict=True):
                 yield some[position], probs
 
-    def evaluate(self, data: DataSet | Path) -> Evaluation:
-        """Evaluate on the test images of a data set, or on a folder or .zip with one subfolder per class."""
-        if isinstance(data, Path):
-            from aggmatch.data.own_images import read_labeled
+    def evaluate(self, data: DataSet | str | Path) -> Evaluation:
+        """Evaluate on the test images of a data set, or on a folder or .zip with one subfolder per class.
+
+        Example: `model.evaluate("photos/test").accuracy`.
+        """
+        if isinstance(data, (str, Path)):
+            from aggmatch.data.own.images import read_labeled
 
             cache_dir = self.settings.runtime.cache_dir
-            images = read_labeled(data, self.classes, self.side, self.network.channels, cache_dir=cache_dir)
+            images = read_labeled(Path(data), self.classes, self.side, self.network.channels, cache_dir=cache_dir)
         elif data.classes == self.classes:
             images = data.test
         else:
             own, other = ", ".join(self.classes), ", ".join(data.classes)
             raise AggMatchError(f"The model has the classes {own}, but {data.name} has {other}.")
         return evaluate(self.method, self.network, images, threads=self.settings.runtime.threads)
+
+    def report(self) -> "Report":
+        """Return the report on its run, which a notebook shows in full; see `aggmatch.show_report`."""
+        from aggmatch import show_report  # a layer above this one
+
+        return show_report(self)
 
 
 @dataclass(frozen=True)
@@ -125,7 +151,8 @@ class Snapshot:
     @classmethod
     def load(cls, path: Path, settings: RunSettings) -> "Snapshot":
         """Read one file in the folder `snapshots` of a run with these settings."""
-        return cls.restore(read_saved(path), RunFolder(path.parent.parent), path, settings)
+        saved = read_saved(path, "Copy it back, or delete it: figures use the other snapshots.")
+        return cls.restore(saved, RunFolder(path.parent.parent), path, settings)
 
     @classmethod
     def newest(cls, folder: RunFolder, settings: RunSettings) -> "Snapshot":
@@ -139,7 +166,7 @@ class Snapshot:
         with naming_errors_of(place):
             method, (online, average) = rebuild(saved, folder, settings, device, "online", "average")
             method.load_state_dict(saved.section("method"))
-            return cls(int(saved.facts["step"]), online, average, method)
+            return cls(saved.facts["step"], online, average, method)
 
 
 def newest_checkpoint(folder: RunFolder, settings: RunSettings) -> Checkpoint:
@@ -149,7 +176,7 @@ def newest_checkpoint(folder: RunFolder, settings: RunSettings) -> Checkpoint:
     """
     saved = checkpoints.load_newest(folder.checkpoints)
     if saved is None:
-        raise AggMatchError(f"{folder.path} has no model and no checkpoint yet. Continue it with --resume.")
+        raise AggMatchError(f"{folder.path} has no model and no checkpoint yet. Resume it.", options="--resume")
     done, steps = saved.facts["step"], settings.train.steps
     warnings.warn(f"{folder.path} is not finished: using its checkpoint of step {done:,} of {steps:,}.", stacklevel=3)
     if "classes" in saved.facts:
@@ -171,13 +198,26 @@ def labeled_images(folder: RunFolder, settings: RunSettings) -> Images:
 
 def restore_hint(folder: RunFolder) -> str:
     """How to get a missing or corrupt model back."""
-    return f"Copy it back, or delete it and {folder.summary.name} and finish the run again with --resume."
+    return f"Copy it back, or delete it and {folder.summary.name} and resume the run."
 
 
-def read_saved(path: Path) -> Checkpoint:
-    """Read the tensors and facts of a model or snapshot."""
-    with naming_errors_of(path):
-        return unpack(path.read_bytes())
+class Facts(TypedDict):
+    """What a model or snapshot must say about itself; see `Run.facts`."""
+
+    classes: list[str]
+    channels: Literal[1, 3]
+    size: Annotated[int, Range(1, 2**14)]
+    labels: Count
+    images: Annotated[int, Range(1, 2**32)]
+    step: Natural
+    mixed: NotRequired[bool]
+
+
+def read_saved(path: Path, advice: str = "") -> Checkpoint:
+    """Read the tensors and facts of a model or snapshot; `advice` follows the message about a corrupt file."""
+    saved = checkpoints.read(path, advice)
+    require(saved.facts, Facts, path)
+    return saved
 
 
 def rebuild(
@@ -196,7 +236,7 @@ def rebuild(
             **counts,
         )
     if network.frozen is not None:
-        freeze(network.frozen, read_saved(folder.backbone).tensors)
+        freeze(network.frozen, checkpoints.read(folder.backbone).tensors)
     network.mixed = facts.get("mixed", False) and device.type == "cuda"  # bfloat16 is slow on a CPU
     networks = []
     for section in sections:
@@ -208,7 +248,7 @@ def rebuild(
 
 @contextmanager
 def naming_errors_of(path: Path) -> Iterator[None]:
-    """Turn the errors of a corrupt or missing file into one `AggMatchError` that names it."""
+    """Turn the errors of networks that are not those in a file into one `AggMatchError` that names it."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -218,5 +258,5 @@ def naming_errors_of(path: Path) -> Iterator[None]:
             f"Cannot read {path}: its tensors do not fit the networks of aggmatch {__version__}. "
             f"Use the version that wrote it (see summary.json), or train again."
         ) from error
-    except (OSError, ValueError, KeyError) as error:
-        raise AggMatchError(f"Cannot read {path}: {error}.") from error
+    except KeyError as error:
+        raise AggMatchError(f"Cannot read {path}: it lacks {error}.") from error

@@ -22,7 +22,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import evaluating, predict
 from aggmatch.features import FeatureStore
 from aggmatch.files import cache_folder
-from aggmatch.inference.model import TrainedModel
+from aggmatch.inference.model import Snapshot, TrainedModel
 from aggmatch.models import Network, build_network, images_at_once
 from aggmatch.models.pretrained import HINT, freeze, load_pretrained
 from aggmatch.runs.folder import RunFolder
@@ -68,7 +68,7 @@ def pool_of_folder(settings: RunSettings) -> Pool:
 
     settings: as `resolve` makes them for the folder. Raises an `AggMatchError` if no pretrained weights are installed.
     """
-    from aggmatch.data.own_images import read_unsorted
+    from aggmatch.data.own.images import read_unsorted
 
     data, runtime = settings.data, settings.runtime
     if settings.train.backbone != "frozen":
@@ -109,12 +109,14 @@ def pool_of_run(
     labels_file: Path | None = None,
     allow: Iterable[str] = (),
     download: bool = False,
+    early: bool = False,
 ) -> Pool:
     """Read the training images of a run with features and predictions of its model.
 
     run: its folder. changes: settings of section `runtime`. labels_file: a table with the labels as they are now; the
     images of a folder may have got more labels since the run. allow: code that the folder may name. download: whether
-    missing files of the data set may be fetched.
+    missing files of the data set may be fetched. early: whether to take the features of a network that learned all its
+    layers from its first snapshot, when it did not know its labels by heart yet; see `early_features`.
 
     Example: `pool_of_run(Path("runs/mine")).probs`.
     """
@@ -128,6 +130,8 @@ def pool_of_run(
     network, pixels = model.network, data.train.pixels
     if network.frozen is not None:
         inputs = features = store_of(network, settings, mirror=data.mirror).plain(pixels)
+    elif early:
+        inputs, features = pixels, early_features(folder, settings, pixels)
     else:
         inputs, features = pixels, learned_features(network, pixels, runtime.threads)
     probs = predict(model.method, network, inputs, threads=runtime.threads)
@@ -143,6 +147,21 @@ def learned_features(network: Network, pixels: Tensor, threads: int) -> Tensor:
     with evaluating(network, threads) as device:
         batches = pixels.split(images_at_once(pixels.shape[-1]))
         return torch.cat([network(batch.to(device)).feature.cpu() for batch in batches])
+
+
+def early_features(folder: RunFolder, settings: RunSettings, pixels: Tensor) -> Tensor:
+    """Return the features of the averaged network at the first snapshot of a run, (N, D).
+
+    A network first learns what many images have in common, and only later single wrong labels. Its last features then
+    put an image next to those of its wrong class: measured on digits, no wrong label could be found with them.
+    """
+    first = min(folder.snapshots.glob("step-*.safetensors"), default=None)
+    if first is None:
+        raise AggMatchError(
+            f"{folder.path} has no snapshots, and its last network has learned all labels by heart. Train again with "
+            f"runtime.snapshots=[0.1]."
+        )
+    return learned_features(Snapshot.load(first, settings).average, pixels, settings.runtime.threads)
 
 
 def current_labels(data: DataSet, folder: RunFolder) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,9 @@ FAMILIES = {
 }
 """Built-in families of networks, whose names contain numbers, and the form of these names."""
 
+LARGEST = 1000
+"""Largest depth or width: a network with a million layers is never built to its end."""
+
 MODELS: Registry[type[nn.Module]] = Registry(
     "network",
     "models",
@@ -76,6 +79,8 @@ def build_backbone(name: str, channels: int, classes: int) -> nn.Module:
     """Return a backbone with random weights, or with pretrained ones if it loads them itself."""
     family, *numbers = name.split("-")
     if family in FAMILIES and not is_code(name) and name not in MODELS.announced():
+        if any(number.isdecimal() and int(number[:9]) > LARGEST for number in numbers):
+            raise InvalidValue("model.name", f"must have numbers of at most {LARGEST}, got '{name}'")
         try:
             return MODELS.load(family).from_numbers(channels, *map(int, numbers))  # type: ignore[attr-defined]
         except (ValueError, TypeError):

@@ -15,9 +15,7 @@ def advice(estimate: Estimate | None) -> str:
     Example: `advice(None)` says that there is no estimate yet.
     """
     if estimate is None:
-        return (
-            "No estimate yet: it needs pretrained features, and a model that learned from at least five labels."
-        )
+        return "No estimate yet: it needs pretrained features, and a model that learned from at least five labels."
     half = (estimate.high - estimate.low) / 2
     if estimate.gain is None:
         return (

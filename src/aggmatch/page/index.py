@@ -15,8 +15,8 @@ from pathlib import Path
 
 from aggmatch.annotations import file_name
 from aggmatch.cache import PART, keep_newest
-from aggmatch.data.decode import printable, read_thumbnail
-from aggmatch.data.folder import find_images, test_folder
+from aggmatch.data.own.decode import printable, read_thumbnail
+from aggmatch.data.own.folder import find_images, test_folder
 from aggmatch.errors import AggMatchError
 
 THUMBNAIL, PHOTO = 256, 1280

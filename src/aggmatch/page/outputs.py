@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from aggmatch.data.decode import printable
+from aggmatch.data.own.decode import printable
 from aggmatch.errors import AggMatchError
 from aggmatch.page.project import Project
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from aggmatch.annotations import NOT_SURE, SKIPPED, Annotations, Event, class_name, file_name, label_event
-from aggmatch.data.decode import printable
-from aggmatch.data.folder import EVENTS, TABLE, folders_of_classes, list_labeled, training_root
-from aggmatch.data.labels_file import labels_of, read_labels
+from aggmatch.data.own.decode import printable
+from aggmatch.data.own.folder import EVENTS, TABLE, folders_of_classes, list_labeled, training_root
+from aggmatch.data.own.labels_file import labels_of, read_labels
 from aggmatch.errors import AggMatchError
 from aggmatch.files import cache_folder, check_writable
 from aggmatch.page.advice import advice

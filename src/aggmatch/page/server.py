@@ -16,7 +16,7 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 from starlette.routing import Route
 
 from aggmatch import __version__
-from aggmatch.data.decode import printable
+from aggmatch.data.own.decode import printable
 from aggmatch.errors import AggMatchError
 from aggmatch.page import outputs
 from aggmatch.page.index import PHOTO, jpeg

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from aggmatch import __version__
 from aggmatch.config import Changes
-from aggmatch.data.decode import Budget, decode_stream, printable, reason
+from aggmatch.data.own.decode import Budget, decode_stream, printable, reason
 from aggmatch.inference.model import TrainedModel
 from aggmatch.page.batching import Batcher, BusyError, Predict
 from aggmatch.page.openapi import describe

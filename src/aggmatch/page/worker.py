@@ -94,8 +94,8 @@ def prepare(settings: RunSettings, pixels: Tensor, names: list[str], out: Path) 
 
 def read_pixels(settings: RunSettings, files: list[str]) -> tuple[Tensor, list[str]]:
     """Return the pixels of the files that can be read, and their paths."""
-    from aggmatch.data.decode import printable
-    from aggmatch.data.pixels import decode_all
+    from aggmatch.data.own.decode import printable
+    from aggmatch.data.own.pixels import decode_all
 
     root = Path(settings.data.name)
     cache = Cache(cache_folder(settings.runtime.cache_dir) / "images")

@@ -167,7 +167,7 @@ def image_number(data: DataSet, word: str) -> int:
     """The number of the training image that a word names: by number, by name, or by file in a folder of images."""
     path, folder = Path(word).parent.resolve() / Path(word).name, Path(data.name)
     if data.train.names and path.is_file() and path.is_relative_to(folder):
-        from aggmatch.data.folder import name_below
+        from aggmatch.data.own.folder import name_below
 
         word = name_below(folder, path)
     if word in data.test.names:

@@ -71,7 +71,7 @@ def page(
         "whole_options": whole_options,
     }
     script = read_template(environment, "report.js")
-    return environment.get_template("report.html").render(
+    html = environment.get_template("report.html").render(
         title=title(runs),
         verdict=summary.verdict_of_several(ranked) if ranked else summary.verdict(runs[0]),
         charts=ranked,
@@ -96,6 +96,7 @@ def page(
         script=Markup(script),
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+    return html.encode(errors="replace").decode()  # the path of a folder may hold bytes that are not UTF-8
 
 
 def watch(

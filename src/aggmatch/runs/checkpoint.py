@@ -1,8 +1,8 @@
 """Checkpoints that survive a kill at any moment: written atomically, verified by a digest, the last two kept.
 
 A checkpoint is one safetensors file whose name ends in a digest of its bytes, as in
-`step-00000400-5c106cde1f0a6b3d.safetensors`. The digest of a corrupt file does not match its name. Loading a checkpoint
-never runs code from it.
+`step-00000400-5c106cde1f0a6b3d.safetensors`. The digest of a corrupt file does not match its name. Models and snapshots
+have fixed names, so every file also holds a digest of itself among its facts. Loading a file never runs code from it.
 """
 
 import hashlib
@@ -20,11 +20,13 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from aggmatch.errors import AggMatchError
-from aggmatch.files import write_atomically
+from aggmatch.files import SEAL, digest, write_atomically
 
 KEPT = 2
 """Number of checkpoints that a run keeps."""
 NAME = re.compile(r"step-(\d+)-([0-9a-f]{16})\.safetensors")
+BLANK = "0" * 16
+"""Stands for the digest of a file until the rest of the file is known."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,8 @@ class Checkpoint:
         return {name.removeprefix(start): tensor for name, tensor in self.tensors.items() if name.startswith(start)}
 
 
-def digest(data: bytes) -> str:
-    """The BLAKE2 digest of the bytes, 16 hexadecimal digits."""
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
-
-
 def pack(checkpoint: Checkpoint) -> bytes:
-    """Return a checkpoint as the bytes of a safetensors file; the facts are its metadata."""
+    """Return a checkpoint as the bytes of a safetensors file; the facts and a digest of the file are its metadata."""
     tensors: dict[str, Tensor] = {}
     stored: set[int] = set()
     for name, tensor in checkpoint.tensors.items():
@@ -54,17 +51,45 @@ def pack(checkpoint: Checkpoint) -> bytes:
         place = plain.untyped_storage().data_ptr()
         tensors[name] = plain.clone() if place in stored else plain  # the format cannot hold shared weights
         stored.add(place)
-    return save_tensors(tensors, metadata={"facts": json.dumps(checkpoint.facts)})
+    data = save_tensors(tensors, metadata={"facts": json.dumps({**checkpoint.facts, SEAL: BLANK})})
+    header, _, end = read_header(data)
+    seal = own_digest(header, data[end:])
+    blank, filled = (json.dumps(json.dumps({SEAL: text}))[2:-2].encode() for text in (BLANK, seal))
+    return data[:end].replace(blank, filled) + data[end:]
 
 
 def unpack(data: bytes) -> Checkpoint:
-    """Return the checkpoint in the bytes of a safetensors file; raise a ValueError if they are not one."""
+    """Return the checkpoint in the bytes of a safetensors file; raise a ValueError if they are not one, or damaged.
+
+    Files of version 0.1 have no digest of themselves, so nothing is compared.
+    """
     try:
         tensors = load_tensors(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return Checkpoint(tensors, json.loads(header["__metadata__"]["facts"]))
-    except (SafetensorError, ValueError, KeyError) as error:
+        header, seal, end = read_header(data)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a checkpoint ({error})") from None
+    if seal is not None and own_digest(header, data[end:]) != seal:
+        raise ValueError("it is corrupt: its digest does not match its content")
+    return Checkpoint(tensors, header["facts"])
+
+
+def read_header(data: bytes) -> tuple[dict[str, Any], str | None, int]:
+    """Return the header of a safetensors file with its facts, the file's own digest, and the position of its tensors.
+
+    The digest is taken out of the facts: it is the digest of everything else.
+    """
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    facts = json.loads(header.pop("__metadata__")["facts"])
+    seal = facts.pop(SEAL, None)
+    return {"tensors": header, "facts": facts}, seal, end
+
+
+def own_digest(header: Mapping[str, Any], values: bytes) -> str:
+    """The digest of a file's header and of the bytes of its tensors."""
+    hashed = hashlib.blake2b(json.dumps(header, sort_keys=True).encode(), digest_size=8)
+    hashed.update(values)
+    return hashed.hexdigest()
 
 
 def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
@@ -89,6 +114,16 @@ def found(folder: Path) -> list[Path]:
 def step_of(path: Path) -> int:
     """The step after which a checkpoint was written, from its file name."""
     return int(path.name.split("-")[1])
+
+
+def read(path: Path, advice: str = "") -> Checkpoint:
+    """Read a file of tensors and facts; raise an `AggMatchError` if it cannot be read or is corrupt, with advice."""
+    try:
+        return unpack(path.read_bytes())
+    except OSError as error:
+        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
+    except ValueError as error:
+        raise AggMatchError(f"Cannot read {path}: {error}. {advice}".rstrip()) from None
 
 
 def load_newest(folder: Path) -> Checkpoint | None:

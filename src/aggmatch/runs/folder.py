@@ -2,14 +2,17 @@
 
 import fcntl
 import json
+import shutil
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
+from zlib import crc32
 
 from aggmatch.config import Changes, Layer, as_layers
 from aggmatch.errors import AggMatchError
-from aggmatch.files import write_atomically
+from aggmatch.files import SEAL, digest, is_intact, is_part, remove_parts, sealed, write_all, write_atomically
 from aggmatch.registry import refuse_code, short_name
 from aggmatch.settings import RunSettings, parts_named, resolve
 from aggmatch.validate import Count, Natural, NonNegative, Percent, parse_json, read_json, require
@@ -66,6 +69,12 @@ class Summary(TypedDict):
     hardware: str
     versions: dict[str, str]
     finished: str
+    metrics_digest: NotRequired[str]
+    """Digest of `metrics.jsonl`; old summaries have none."""
+
+
+CHANGEABLE = ("runtime",)
+"""Sections of the configuration that may be edited after the run was started."""
 
 
 class RunFolder:
@@ -86,6 +95,7 @@ class RunFolder:
         self.backbone = path / "backbone.safetensors"
         self.summary = path / "summary.json"
         self.tensorboard = path / "tensorboard"
+        self.lock = path / ".lock"
 
     @property
     def holds_run(self) -> bool:
@@ -99,36 +109,56 @@ class RunFolder:
     def check_free(self) -> None:
         """Raise an `AggMatchError` if the folder holds a run."""
         if self.holds_run:
-            raise AggMatchError(f"{self.path} already holds a run. Continue it with --resume, or choose another --out.")
+            problem = f"{self.path} already holds a run. Resume it, or choose another folder."
+            raise AggMatchError(problem, options="--resume, --out")
 
     def create(self, split: bytes, config: Mapping[str, Any]) -> None:
         """Start a run in a folder that is empty or does not exist yet.
 
-        The configuration is written last: the folder holds a run once it exists. A split that an earlier attempt left
-        behind does not count as content if it is the same.
+        The configuration is written last: the folder holds a run once it exists. What an attempt that was killed left
+        behind does not count as content.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            occupied = any(path != self.split or path.read_bytes() != split for path in self.path.iterdir())
+            self.check_empty(split)  # before the lock is a new file in a folder of other things
+            with self.locked():
+                self.check_empty(split)
+                write_atomically(self.split, split)
+                self.write_json(self.config, sealed(config, CHANGEABLE))
         except OSError as error:
-            raise AggMatchError(f"Cannot use {self.path} for a run: {error.strerror}. Choose another --out.") from error
-        self.check_free()  # another process may have started a run here meanwhile
-        if occupied:
-            raise AggMatchError(f"{self.path} is not empty and holds no run. Choose another --out.")
-        write_atomically(self.split, split)
-        self.write_json(self.config, config)
+            problem = f"Cannot use {self.path} for a run: {error.strerror}. Choose another folder."
+            raise AggMatchError(problem, options="--out") from error
+
+    def check_empty(self, split: bytes) -> None:
+        """Raise an `AggMatchError` if the folder holds more than what a killed attempt with this split left behind."""
+        self.check_free()
+        for path in self.path.iterdir():
+            if path != self.lock and not is_part(path) and (path != self.split or path.read_bytes() != split):
+                raise AggMatchError(f"{self.path} is not empty and holds no run. Choose another folder.")
+
+    def discard(self) -> None:
+        """Delete what a run has written before its first step, and the folder if nothing else is in it."""
+        with suppress(OSError):
+            for path in (self.config, self.split, self.metrics, self.sessions, self.lock):
+                path.unlink(missing_ok=True)
+            shutil.rmtree(self.tensorboard, ignore_errors=True)
+            self.path.rmdir()
 
     def note_data(self, name: str, labels_file: str | None = None) -> None:
         """Record the current name of the run's data set and its table of labels, which change if the files move."""
         config = self.read_config()
         data = config.get("data", {})
         if (data.get("name"), data.get("labels_file")) != (name, labels_file):
-            self.write_json(self.config, config | {"data": {**data, "name": name, "labels_file": labels_file}})
+            changed = config | {"data": {**data, "name": name, "labels_file": labels_file}}
+            self.write_json(self.config, sealed(changed, CHANGEABLE))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Within, no other process can train in the folder. The lock ends with its process."""
-        with (self.path / ".lock").open("w") as file:
+        """Within, no other process can train in the folder. The lock ends with its process.
+
+        Unfinished files that a killed process left in the folder are deleted first.
+        """
+        with self.lock.open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -136,9 +166,8 @@ class RunFolder:
                     f"Another process is training in {self.path}. Wait until it ends, or stop it."
                 ) from None
             except OSError as error:
-                raise AggMatchError(
-                    f"Cannot lock {self.path / '.lock'}: {error.strerror}. Train on a local disk."
-                ) from error
+                raise AggMatchError(f"Cannot lock {self.lock}: {error.strerror}. Train on a local disk.") from error
+            remove_parts(self.path, self.checkpoints, self.snapshots)
             yield
 
     def records(self) -> list[dict[str, Any]]:
@@ -148,20 +177,32 @@ class RunFolder:
     def note_session(self, session: Mapping[str, Any]) -> None:
         """Append where, when and from which step on a process trains here."""
         try:
-            with self.sessions.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(session, ensure_ascii=False) + "\n")
+            with self.sessions.open("a+b", buffering=0) as file:
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)  # a kill may have cut the last line short
+                write_all(file.fileno(), encode_line(session))
         except OSError as error:
             raise AggMatchError(f"Cannot write {self.sessions}: {error.strerror}.") from error
 
     def last_session(self) -> dict[str, Any] | None:
-        """The last process that trained here; None if none was recorded."""
-        sessions = read_log(self.sessions) if self.sessions.exists() else []
-        return require(sessions[-1], Session, self.sessions) if sessions else None
+        """The last process that trained here; None if none was recorded. Warns about lines that cannot be read."""
+        session = None
+        for number, line in enumerate(read_lines(self.sessions) if self.sessions.exists() else (), 1):
+            try:
+                session = require(decode_line(line, "it"), Session, "it")
+            except AggMatchError:
+                warnings.warn(f"{self.sessions}, line {number} is corrupt and left out.", stacklevel=2)
+        return session
 
-    def read_config(self) -> dict[str, Any]:
-        """The stored configuration as nested values, not validated."""
+    def read_config(self, *, intact: bool = True) -> dict[str, Any]:
+        """The stored configuration as nested values, not validated.
+
+        intact: raise an `AggMatchError` if it was edited after the run was started.
+        """
         config: dict[str, Any] = read_json(self.config, dict[str, Any], f"Is {self.path} the folder of a run?")
-        return config
+        if intact and not is_intact(config, CHANGEABLE):
+            raise changed_after(self.config, "its run was started")
+        return {name: value for name, value in config.items() if name != SEAL}
 
     def settings(self, changes: Changes = (), *, allow: Iterable[str] = ()) -> RunSettings:
         """Return the settings of the run with changes.
@@ -190,7 +231,11 @@ class RunFolder:
         if not self.summary.exists():
             return None
         summary: dict[str, Any] = read_json(self.summary, Summary)
-        return summary
+        if not is_intact(summary) or (SEAL not in summary and "metrics_digest" in summary):  # they come together
+            raise changed_after(self.summary, "the run was finished")
+        if self.metrics.exists() and summary.get("metrics_digest") not in (None, digest(read_file(self.metrics))):
+            raise changed_after(self.metrics, "the run was finished")
+        return {name: value for name, value in summary.items() if name != SEAL}
 
     def write_json(self, path: Path, value: Mapping[str, Any]) -> None:
         """Write one of the folder's JSON files atomically."""
@@ -204,10 +249,37 @@ def run_name(settings: RunSettings) -> str:
     return f"{name}-{data.labels or 'all'}-{short_name(settings.method_name)}-fold{data.fold}"
 
 
+def changed_after(path: Path, event: str) -> AggMatchError:
+    """Return the error for a file that is not as it was written."""
+    return AggMatchError(f"{path} was changed after {event}: it does not match its digest. Restore it from a copy.")
+
+
+# Lines of logs --------------------------------------------------------------------------------------------------------
+
+CHECKSUM = "crc32"
+"""The last entry of a line: a checksum of the others."""
+
+
+def encode_line(values: Mapping[str, Any]) -> bytes:
+    """A line of a log, which ends with a checksum of its values and a newline."""
+    text = json.dumps(values).encode()
+    return text[:-1] + f', "{CHECKSUM}": "{crc32(text):08x}"}}\n'.encode()
+
+
+def decode_line(line: bytes, where: object) -> dict[str, Any]:
+    """Return the values of a line without its checksum, which older lines do not have; errors start with `where`."""
+    values: dict[str, Any] = parse_json(line, Record, where)
+    checksum = values.pop(CHECKSUM, None)
+    covered = line[: line.rfind(f', "{CHECKSUM}"'.encode())] + b"}"
+    if checksum not in (None, f"{crc32(covered):08x}"):
+        raise AggMatchError(f"Cannot read {where}: it is corrupt, because it does not match its checksum.")
+    return values
+
+
 def is_record(line: bytes) -> bool:
     """Whether a line of the metrics can be read."""
     try:
-        parse_json(line, Record, "the line")
+        decode_line(line, "the line")
     except AggMatchError:
         return False
     return True
@@ -215,10 +287,18 @@ def is_record(line: bytes) -> bool:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """Return the records of a log, one per line; a last line that a kill cut short is left out."""
+    return [decode_line(line, f"{path}, line {number}") for number, line in enumerate(read_lines(path), 1)]
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Return the lines of a log; a last line that a kill cut short is left out."""
+    *lines, last = read_file(path).split(b"\n")  # complete lines end with a newline
+    return [*lines, last] if is_record(last) else lines
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file."""
     try:
-        *lines, last = path.read_bytes().split(b"\n")  # complete lines end with a newline
+        return path.read_bytes()
     except OSError as error:
         raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
-    if is_record(last):
-        lines.append(last)
-    return [parse_json(line, Record, f"{path}, line {number}") for number, line in enumerate(lines, 1)]

@@ -1,6 +1,5 @@
 """The metrics of a run: one JSON object per line, and TensorBoard's files if the settings ask for them."""
 
-import json
 import os
 import warnings
 from collections.abc import Mapping
@@ -8,8 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from aggmatch.errors import AggMatchError
-from aggmatch.files import write_atomically
-from aggmatch.runs.folder import is_record
+from aggmatch.files import write_all, write_atomically
+from aggmatch.runs.folder import encode_line, is_record
 
 
 class Log:
@@ -37,7 +36,7 @@ class Log:
                 warnings.warn(f"{path} has corrupt lines, which are dropped: {corrupt} of {len(lines)}.", stacklevel=2)
             if (kept := b"".join(readable)) != written:
                 write_atomically(path, kept)
-            self.file = path.open("ab")
+            self.file = path.open("ab", buffering=0)  # closing it after a failed write must not fail again
         except OSError as error:
             raise AggMatchError(f"Cannot write {path}: {error.strerror}.") from error
 
@@ -65,8 +64,7 @@ class Log:
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record."""
         try:
-            self.file.write(json.dumps(record).encode() + b"\n")
-            self.file.flush()
+            write_all(self.file.fileno(), encode_line(record))
         except OSError as error:
             raise AggMatchError(f"Cannot write {self.path}: {error.strerror}. Checkpoints are unchanged.") from error
         if self.writer:

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
-from aggmatch.files import write_atomically
+from aggmatch.files import write_output
 from aggmatch.registry import refuse_code
 from aggmatch.runs.stored import Given, StoredRun
 from aggmatch.settings import parts_named, resolve
-from aggmatch.validate import Natural, Percent, parse_json
+from aggmatch.validate import Natural, NonNegative, Percent, parse_json
 
-ELSEWHERE = ("data", "labels", "fold", "seed", "method", "steps", "network", "hardware", "versions")
+ELSEWHERE = ("data", "labels", "fold", "seed", "method", "steps", "network", "hardware", "versions", "metrics_digest")
 """Entries of a summary that a line holds in its configuration or next to its result."""
 
 
@@ -27,6 +27,9 @@ class Outcome(TypedDict):
 
     accuracy: Percent | None
     class_accuracy: NotRequired[dict[str, Percent]]
+    pseudo_precision: NotRequired[float]
+    pseudo_coverage: NotRequired[float]
+    seconds: NotRequired[NonNegative]
 
 
 class Point(TypedDict):
@@ -35,6 +38,9 @@ class Point(TypedDict):
     step: Natural
     accuracy_average: Percent
     accuracy_online: Percent
+    pseudo_precision: NotRequired[float]
+    pseudo_recall: NotRequired[float]
+    pseudo_coverage: NotRequired[float]
 
 
 class Content(TypedDict):
@@ -121,5 +127,6 @@ def add_results(path: Path, runs: Sequence[StoredRun], allow: Iterable[str] = ()
     new = {run.key: encode(run) for run in runs}
     before = read_results(path, allow) if path.exists() else []
     kept = [line.text for line in before if line.key not in new]
-    write_atomically(path, ("\n".join([*kept, *new.values()]) + "\n").encode())
+    text = "\n".join([*kept, *new.values()]) + "\n"
+    write_output(path, text.encode(errors="backslashreplace"))  # which is how JSON writes what UTF-8 cannot
     return len(before) - len(kept)

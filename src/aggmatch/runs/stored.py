@@ -1,6 +1,7 @@
 """A run read back: from its folder, or from a line of a results file."""
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any, TypedDict, TypeVar
 
 from aggmatch.config import Layer
 from aggmatch.data import DataSet, DataSettings, Split, load_for
+from aggmatch.data.splits import read_content
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import short_name
@@ -16,19 +18,11 @@ from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.stats import Length, Median, describe_noise, median_of_last, unique_names
 from aggmatch.settings import RunSettings
-from aggmatch.validate import Natural, read_json
+from aggmatch.validate import Natural
 
 Value = TypeVar("Value")
 EVALUATED = ("accuracy_average", "accuracy_online")
 PSEUDO = ("pseudo_precision", "pseudo_recall", "pseudo_coverage")
-
-
-class Drawn(TypedDict):
-    """The values of `split.json` that can be read without the data."""
-
-    labeled: list[Natural]
-    fold: Natural
-    labels: list[Natural]
 
 
 class Given(TypedDict):
@@ -227,8 +221,7 @@ class StoredRun:
     @cached_property
     def drawn(self) -> dict[str, Any]:
         """The stored split, with labels and fold; it can be read without the data."""
-        drawn: dict[str, Any] = read_json(self.folder.split, Drawn)
-        return drawn
+        return {**read_content(self.folder.split)}
 
     @cached_property
     def snapshots(self) -> list[Path]:
@@ -287,7 +280,7 @@ def read_run(
     settings = folder.settings_here(changes, allow=allow)
     if changes:
         choose_device(settings.runtime.device)  # fail now rather than after the first figures
-    records, summary = folder.records(), folder.result()
+    summary, records = folder.result(), folder.records()  # in this order: a run that ends now logs no more
     place = summary or folder.last_session() or {}
     return StoredRun(
         settings=settings,
@@ -297,7 +290,7 @@ def read_run(
         hardware=place.get("hardware"),
         versions=place.get("versions"),
         path=path,
-        name=path.resolve().name,
+        name=os.fsencode(path.resolve().name).decode(errors="replace"),  # the report is UTF-8
         download=download,
     )
 

@@ -15,8 +15,8 @@ from aggmatch.data.splits import read_content
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import absolute
 from aggmatch.runs import checkpoint as checkpoints
-from aggmatch.runs.checkpoint import unpack
 from aggmatch.runs.folder import RunFolder
+from aggmatch.runs.unchanged import refuse_changes
 from aggmatch.settings import RunSettings, parts_named
 from aggmatch.tables import plural
 from aggmatch.training.trainer import Trainer
@@ -50,14 +50,7 @@ def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] =
         settings = folder.settings(changes, allow=allowed)
         differing = differences(stored.to_dict(), settings.to_dict())
         changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
-    places, tables = changed.get("data.name"), changed.get("data.labels_file")
-    if places and all(map(is_own_images, places)):  # the split checks whether the images are the same
-        del changed["data.name"]
-    if tables and all(tables):  # the split checks whether the labels are the same
-        del changed["data.labels_file"]
-    if changed:
-        listed = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
-        raise AggMatchError(f"Cannot resume {folder.path}: {listed}. Drop the change, or choose another --out.")
+    refuse_changes(folder, changed, "Drop the change, or choose another folder.")
     return settings
 
 
@@ -89,7 +82,8 @@ def check_unchanged(folder: RunFolder, settings: RunSettings, data: DataSet | No
     changes = [more_or_fewer(now - before, noun) for noun, (now, before) in counted.items() if now != before]
     raise AggMatchError(
         f"{folder.path} holds a run, and the folder changed: {', '.join(changes) or 'other images or labels'}; start a "
-        f"new run with --from {folder.path} or --out OTHER."
+        f"new run from it (train.start_from), or one in another folder.",
+        options=f"--from {folder.path}, or --out OTHER",
     )
 
 
@@ -123,7 +117,7 @@ def taken_settings(run: Path, allow: Iterable[str] = ()) -> Layer:
 
 def stored_backbone(folder: RunFolder) -> Mapping[str, Tensor] | None:
     """Return the weights of the frozen backbone of a stored run; None if it has none."""
-    return unpack(folder.backbone.read_bytes()).tensors if folder.backbone.exists() else None
+    return checkpoints.read(folder.backbone).tensors if folder.backbone.exists() else None
 
 
 def take_networks(state: Trainer, folder: RunFolder, classes: tuple[str, ...]) -> None:
@@ -134,14 +128,14 @@ def take_networks(state: Trainer, folder: RunFolder, classes: tuple[str, ...]) -
     saved = checkpoints.load_newest(folder.checkpoints)
     sections = ("online", "average")
     if saved is None and folder.model.exists():
-        saved, sections = unpack(folder.model.read_bytes()), ("network", "network")
+        saved, sections = checkpoints.read(folder.model), ("network", "network")
     if saved is None:
         raise AggMatchError(f"Cannot start from {folder.path}: it has neither a checkpoint nor a model yet.")
     before = tuple(saved.facts.get("classes", classes))
     if before != classes:
         raise AggMatchError(
             f"Cannot start from {folder.path}: its classes are {', '.join(before)}, but now they are "
-            f"{', '.join(classes)}. Start without --from."
+            f"{', '.join(classes)}. Start without it (train.start_from)."
         )
     try:
         for network, section in zip((state.online, state.average), sections, strict=True):
@@ -149,7 +143,7 @@ def take_networks(state: Trainer, folder: RunFolder, classes: tuple[str, ...]) -
     except RuntimeError as error:
         raise AggMatchError(
             f"Cannot start from {folder.path}: its networks do not fit {state.settings.model.name} with the method "
-            f"{state.settings.method_name}. Start without --from, or with the settings of that run."
+            f"{state.settings.method_name}. Start without it (train.start_from), or with the settings of that run."
         ) from error
 
 

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,19 @@ from aggmatch.data import DataSet, Images, Split, is_own_images, load_for, locat
 from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device, provenance
 from aggmatch.errors import AggMatchError
-from aggmatch.evaluation import accuracies, evaluate
-from aggmatch.files import write_atomically
+from aggmatch.evaluation import accuracies
+from aggmatch.files import sealed, write_atomically
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint, pack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.log import Log
-from aggmatch.runs.stats import median_of_last
+from aggmatch.runs.unchanged import check_config, check_split
 from aggmatch.settings import RunSettings
 from aggmatch.signals import signals
 from aggmatch.training.earlier import check_unchanged, resumed_settings, stored_backbone, take_networks
-from aggmatch.training.inputs import FeatureInputs
 from aggmatch.training.meters import Pace, pseudo_label_metrics
 from aggmatch.training.optim import learning_rate
+from aggmatch.training.summary import summarize, timestamp
 from aggmatch.training.trainer import Trainer
 
 
@@ -66,6 +65,8 @@ class Run:
     log_position: int = 0
     """Bytes of the metrics file up to this state."""
     started: float = field(default_factory=time.monotonic)
+    new: bool = False
+    """Whether this process has created the folder."""
 
     @property
     def seconds(self) -> float:
@@ -98,7 +99,7 @@ class Run:
             self.folder.note_session(now | provenance(state.device, state.threads))
             pace = Pace(state.images_per_step, state.steps_done)
             while state.steps_done < train.steps:
-                state.step()
+                self.step()
                 record: dict[str, Any] = {}
                 if self.due(train.log_every):
                     record |= self.read_metrics() | {"images_per_second": pace.read(state.steps_done)}
@@ -120,6 +121,15 @@ class Run:
                 if stopping and state.steps_done < train.steps:
                     raise Stopped(state.steps_done, received[0])
             self.finish()
+
+    def step(self) -> None:
+        """Train one step. If the very first one fails, the new folder is deleted: it would be of no use."""
+        try:
+            self.state.step()
+        except Exception:
+            if self.new and self.state.steps_done == 0:
+                self.folder.discard()
+            raise
 
     def due(self, every: int) -> bool:
         """Whether it is time for something that happens every N steps and at the last one."""
@@ -172,7 +182,7 @@ class Run:
             return
         saved = checkpoints.found(self.folder.checkpoints)
         newest = f"The last good checkpoint is {saved[0]}." if saved else "There is no checkpoint yet."
-        advice = "Start a new run with a lower learning rate (--set optim.lr=...)."
+        advice = "Start a new run with a lower learning rate: optim.lr."
         raise AggMatchError(f"Training stopped: {problem}. {newest} {advice}")
 
     # Files --------------------------------------------------------------------------------------------------------
@@ -180,7 +190,8 @@ class Run:
     def save(self, log: Log) -> None:
         """Write a checkpoint, unless the run has diverged."""
         self.check_finite(weights=True)
-        facts = {**self.facts(), "seconds": self.seconds, "log_position": log.sync()}
+        facts: dict[str, Any] = {**self.facts(), "seconds": self.seconds, "log_position": log.sync()}
+        facts |= {"configuration": self.settings.identity(), "split": self.split.digests}
         checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.checkpoint(**facts))
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -227,48 +238,11 @@ class Run:
     def finish(self) -> None:
         """Write the model and the summary."""
         state = self.state
-        summary = self.summarize()  # prepares the method to predict with the evaluated network
+        summary = summarize(self)  # prepares the method to predict with the evaluated network
         tensors = {f"network.{name}": tensor for name, tensor in state.evaluated.state_dict().items()}
         tensors |= {f"method.{name}": state.method.get_buffer(name) for name in state.method.predictor}
         write_atomically(self.folder.model, pack(Checkpoint(tensors, self.facts())))
-        self.folder.write_json(self.folder.summary, summary)
-
-    def summarize(self) -> dict[str, Any]:
-        """Evaluate the reported network and return the content of `summary.json`."""
-        settings, state = self.settings, self.state
-        inputs, tested = state.inputs, len(self.data.test) > 0
-        shown = inputs.test if tested else inputs.labeled  # without test images, only to prepare the method
-        final = evaluate(state.method, state.evaluated, shown, inputs.labeled, threads=state.threads)
-        records = self.folder.records()
-        name = f"accuracy_{settings.train.evaluated}"
-        median = median_of_last([record[name] for record in records if name in record])
-        assert median or not tested, "every run with test images ends with an evaluation"
-        last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
-        numbers = {key: value for key, value in last_log.items() if not isinstance(value, list)}
-        probes: dict[str, float] = inputs.probes() if tested and isinstance(inputs, FeatureInputs) else {}
-        return {
-            "data": settings.data.name,
-            "labels": len(self.split.labeled),
-            "fold": self.split.fold,
-            "seed": settings.train.seed,
-            "method": settings.method_name,
-            "steps": state.steps_done,
-            "network": settings.train.evaluated,
-            "accuracy": final.accuracy if tested else None,
-            "accuracy_median_of_last_20": median.value if median else None,
-            "class_accuracy": dict(zip(self.data.classes, final.class_accuracy, strict=True)) if tested else {},
-            **({} if tested else {"accuracy_average": None, "accuracy_online": None}),
-            **({"probes": probes} if probes else {}),
-            **{key: value for key, value in numbers.items() if key.startswith(("accuracy_", "pseudo_"))},
-            "seconds": round(self.seconds, 1),
-            **provenance(state.device, state.threads),
-            "finished": timestamp(),
-        }
-
-
-def timestamp() -> str:
-    """The current time in UTC, in ISO format."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+        self.folder.write_json(self.folder.summary, sealed(summary))
 
 
 def start(
@@ -296,7 +270,7 @@ def start(
     if data is None:
         settings = located(settings)
     if is_own_images(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
-        raise AggMatchError(f"{out} is inside the folder of images, where it would be a class. Choose another --out.")
+        raise AggMatchError(f"{out} is inside the folder of images, where it would be a class. Choose another.")
     data = data or load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
     check_data(data, settings)
     split = make_split(data, settings.data)
@@ -309,7 +283,7 @@ def start(
     if earlier:
         take_networks(state, earlier, data.classes)
     folder.create(split.encoded(), settings.to_dict())
-    run = Run(settings, data, split, folder, state)
+    run = Run(settings, data, split, folder, state, new=True)
     run.keep_backbone()
     return run
 
@@ -333,13 +307,17 @@ def resume(
     """
     folder = RunFolder(Path(out))
     if not folder.holds_run:
-        raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one without --resume.")
+        raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one there first.")
+    latest = checkpoints.load_newest(folder.checkpoints)
+    if latest is not None:
+        check_config(folder, latest.facts.get("configuration", {}))
+        check_split(folder, latest.facts.get("split", {}))
     settings = resumed_settings(folder, changes, allow)
     if data is None:
         settings = located(settings)
         if is_own_images(name := settings.data.name) and not Path(name).exists():
-            moved = f"If it has moved: aggmatch train NEW/PATH --resume --out {out}"
-            raise AggMatchError(f"There is no {name} any more. {moved}")
+            moved = f"There is no {name} any more. If it has moved, resume with its new path (data.name)."
+            raise AggMatchError(moved, options=f"aggmatch train NEW/PATH --resume --out {out}")
     data = data or load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
     check_data(data, settings)
     check_unchanged(folder, settings, data)
@@ -347,13 +325,12 @@ def resume(
     if not split.tested_on(data):
         raise AggMatchError(
             f"Cannot resume {out}: the test images of {data.name} have changed. Restore them, or start a new run "
-            f"with another --out."
+            f"in another folder."
         )
     state = Trainer(settings, data, split, choose_device(settings.runtime.device), stored_backbone(folder))
     folder.note_data(settings.data.name, settings.data.labels_file)
     run = Run(settings, data, split, folder, state)
     run.keep_backbone()
-    latest = checkpoints.load_newest(folder.checkpoints)
     if latest is not None:
         run.restore(latest)
     elif folder.metrics.exists() and not folder.summary.exists():

@@ -241,7 +241,8 @@ class Trainer:
         if kind != self.device.type:
             raise AggMatchError(
                 f"Cannot resume on {self.device.type} a run that was trained on {kind}: random numbers and arithmetic "
-                f"differ. Resume it with --device {kind}, or start a new run."
+                f"differ. Resume it with runtime.device={kind}, or start a new run.",
+                options=f"--device {kind}",
             )
         for name in ("online", "average", "method", "optimizer"):
             getattr(self, name).load_state_dict(checkpoint.section(name))

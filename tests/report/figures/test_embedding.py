@@ -7,6 +7,7 @@ import pytest
 import torch.nn.functional as F
 from tests.folders import write_folder
 
+from aggmatch.errors import AggMatchError
 from aggmatch.inference import Snapshot
 from aggmatch.report.figure import MANY, Panel
 from aggmatch.report.figures import draw, features
@@ -136,3 +137,28 @@ def test_dots_have_the_colour_of_their_class(aggmatch_run: StoredRun, quick_map)
 
 def test_a_run_without_snapshots_has_no_map(tmp_path):
     assert not panels(read_runs([write_folder(tmp_path / "run")]))
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        np.full((60, 8), 0.5),
+        np.zeros((60, 8)),
+        np.full((60, 8), 0.5) + 1e-8 * np.random.default_rng(0).normal(size=(60, 8)),
+        np.repeat(np.eye(2, 8), 30, 0),
+        np.linspace(0, 1, 60)[:, None],
+    ],
+)
+def test_a_collapsed_feature_space_has_a_map_too(feature):
+    points = tsne(feature.astype(np.float32))
+    assert points.shape == (60, 2)
+    assert np.isfinite(points).all()
+    ordinary = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+    assert np.isfinite(tsne(ordinary, points)).all(), "the next map starts from this one"
+    labels = np.arange(60) % 3
+    draw_map("step 1", points, labels[:50], labels[50:], ("a", "b", "c")).draw_without_rendering()
+
+
+def test_features_that_are_not_finite_have_no_map():
+    with pytest.raises(AggMatchError, match="not finite"):
+        tsne(np.full((60, 8), np.nan, np.float32))

@@ -192,6 +192,8 @@ SNAPSHOTS = 8
 PERPLEXITY = 30.0
 ITERATIONS = 500
 SEED = 0
+COLLAPSED = 1e-6
+"""Largest difference between features of a run whose network maps all images to the same ones."""
 
 Points = NDArray[np.float32]
 
@@ -239,13 +241,20 @@ def spaced(length: int, count: int) -> list[int]:
 def tsne(feature: Points, start: Points | None = None) -> Points:
     """Map features (N, D) to points of the plane (N, 2), starting from principal components or an earlier map.
 
-    It computes with one thread: more would wait for each other, and the map must not depend on their number.
+    If all features are equal, all points are. It computes with one thread: more would wait for each other, and the map
+    must not depend on their number.
     """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
 
+    if not np.isfinite(feature).all():
+        raise AggMatchError("The feature space cannot be shown: a feature is not finite.")
+    if np.ptp(feature, axis=0).max() < COLLAPSED:  # t-SNE divides by the spread
+        return np.zeros((len(feature), 2), np.float32)
+    if feature.shape[1] == 1:
+        feature = np.pad(feature, ((0, 0), (0, 1)))  # there are no two principal components of one feature
     init: Any = "pca"
-    if start is not None:
+    if start is not None and start[:, 0].std() > 0:
         init = (start - start.mean(0)) / start[:, 0].std() * 1e-4  # the spread with which t-SNE starts
     perplexity = min(PERPLEXITY, (len(feature) - 1) / 3)
     with threadpool_limits(1):

@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 
 from aggmatch.cache import Cache
-from aggmatch.data.archive import NPZ, ZIP, Arrays, read_arrays, unpack
-from aggmatch.data.decode import printable
-from aggmatch.data.folder import (
+from aggmatch.data.images import UNKNOWN, DataSet, Images
+from aggmatch.data.own.archive import NPZ, ZIP, Arrays, read_arrays, unpack
+from aggmatch.data.own.decode import printable
+from aggmatch.data.own.folder import (
     TEST,
     Labeled,
     find_images,
@@ -26,9 +27,8 @@ from aggmatch.data.folder import (
     test_folder,
     training_root,
 )
-from aggmatch.data.images import UNKNOWN, DataSet, Images
-from aggmatch.data.labels_file import labels_of, read_labels
-from aggmatch.data.pixels import decode_all
+from aggmatch.data.own.labels_file import labels_of, read_labels
+from aggmatch.data.own.pixels import decode_all
 from aggmatch.errors import AggMatchError
 from aggmatch.files import cache_folder
 from aggmatch.progress import Progress
@@ -136,7 +136,8 @@ def checked(data: DataSet, with_test: bool) -> DataSet:
         raise AggMatchError(
             f"Class '{data.classes[untested[0]]}' of {data.name} has no test image. Put some into the folder "
             f"{TEST[0]}/{data.classes[untested[0]]}, label at least two images of it, or train without test images: "
-            f"--set data.holdout=0"
+            f"data.holdout=0",
+            options="--set data.holdout=0",
         )
     return data
 

@@ -10,7 +10,7 @@ import unicodedata
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +82,7 @@ def decode(file: Path, side: int, channels: int) -> Tensor:
         return decode_stream(stream, side, channels, Budget())
 
 
-def decode_stream(stream: BufferedReader, side: int, channels: int, budget: Budget) -> Tensor:
+def decode_stream(stream: BufferedReader | BytesIO, side: int, channels: int, budget: Budget) -> Tensor:
     """Read an image from an open file; see `decode`. budget: shared by all threads that decode."""
     mode = "RGB" if channels == 3 else "L"
     with opened(stream, mode, side, budget) as image:
@@ -97,7 +97,7 @@ def decode_stream(stream: BufferedReader, side: int, channels: int, budget: Budg
 
 
 @contextmanager
-def opened(stream: BufferedReader, mode: str, side: int, budget: Budget) -> Iterator[Image.Image]:
+def opened(stream: BufferedReader | BytesIO, mode: str, side: int, budget: Budget) -> Iterator[Image.Image]:
     """Within, the upright image, its pixels in memory: a JPEG at the smallest of its own sizes that is not below side.
 
     Raises ValueError if the image has too many pixels.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from aggmatch.data.labels_file import LabelRow, labels_of, read_labels
+from aggmatch.data.own.labels_file import LabelRow, labels_of, read_labels
 from aggmatch.errors import AggMatchError
 
 

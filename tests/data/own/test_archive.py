@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from aggmatch.data import archive as module
-from aggmatch.data.archive import read_arrays, unpack
+from aggmatch.data.own import archive as module
+from aggmatch.data.own.archive import read_arrays, unpack
 from aggmatch.errors import AggMatchError
 
 

@@ -8,9 +8,9 @@ import torch
 from tests.data.photos import LONG_AGO, paint
 
 from aggmatch.cache import Cache
-from aggmatch.data import pixels as module
-from aggmatch.data.decode import decode_stream
-from aggmatch.data.pixels import decode_all
+from aggmatch.data.own import pixels as module
+from aggmatch.data.own.decode import decode_stream
+from aggmatch.data.own.pixels import decode_all
 
 
 def test_a_warning_names_unreadable_files_which_are_left_out(tmp_path):

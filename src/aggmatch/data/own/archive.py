@@ -18,9 +18,9 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from aggmatch.cache import PART, keep_newest, mark_used, remove
-from aggmatch.data.decode import SUFFIXES, printable
 from aggmatch.data.images import UNKNOWN, Images
-from aggmatch.data.labels_file import READERS
+from aggmatch.data.own.decode import SUFFIXES, printable
+from aggmatch.data.own.labels_file import READERS
 from aggmatch.errors import AggMatchError
 from aggmatch.files import cache_folder
 from aggmatch.progress import progress_bar
@@ -137,7 +137,8 @@ def unpack_members(
     except OSError as error:
         raise AggMatchError(
             f"Cannot unpack {path} into {folder.parent}: {error.strerror or error}. Free some space, or use another "
-            f"folder: --set runtime.cache_dir=FOLDER"
+            f"folder: runtime.cache_dir",
+            options="--set runtime.cache_dir=FOLDER",
         ) from None
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from aggmatch.data import DataSet, DataSettings, Images, draw_split
-from aggmatch.data.summary import describe, doubts
+from aggmatch.data.own.summary import describe, doubts
 
 
 def images(labels: list[int], first: int = 0) -> Images:

@@ -11,8 +11,8 @@ from PIL import Image
 from tests.data.photos import paint
 
 from aggmatch.data import load, make_split
-from aggmatch.data.folder import list_labeled
-from aggmatch.data.own_images import held_out, image_files, original_file, read_folder, read_labeled, read_own_images
+from aggmatch.data.own.folder import list_labeled
+from aggmatch.data.own.images import held_out, image_files, original_file, read_folder, read_labeled, read_own_images
 from aggmatch.data.splits import DataSettings
 from aggmatch.errors import AggMatchError
 from aggmatch.validate import InvalidValue
@@ -180,7 +180,7 @@ def test_the_error_says_why_a_folder_is_not_a_data_set(flowers, tmp_path):
     with pytest.raises(AggMatchError, match="got only 'rose'"):
         load(str(tmp_path / "bare"), Path("data"))
     paint(tmp_path / "bare/tulip/1.png")
-    with pytest.raises(AggMatchError, match=r"no test image.* --set data\.holdout=0"):
+    with pytest.raises(AggMatchError, match=r"no test image.*: data\.holdout=0"):
         load(str(tmp_path / "bare"), Path("data"))
     paint(flowers / "test/daisy/1.png")
     with pytest.raises(AggMatchError, match=r"has the class 'daisy', which .* does not have"):
@@ -230,7 +230,7 @@ def test_a_second_read_comes_from_the_cache_and_is_the_same(flowers, tmp_path, m
     calls = []
     first = read_own_images(flowers, 16, 0.2, cache_dir=str(tmp_path / "cache"), progress=lambda *c: calls.append(c))
     assert calls[-1] == (19, 19)
-    monkeypatch.setattr("aggmatch.data.pixels.decode_stream", None)
+    monkeypatch.setattr("aggmatch.data.own.pixels.decode_stream", None)
     second = read_own_images(flowers, 16, 0.2, cache_dir=str(tmp_path / "cache"))
     assert (first.fingerprint, first.test_fingerprint) == (second.fingerprint, second.test_fingerprint)
     assert first.train.names == second.train.names

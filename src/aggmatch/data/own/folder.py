@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from aggmatch.data.decode import SUFFIXES, UNSUPPORTED, printable
 from aggmatch.data.images import UNKNOWN
-from aggmatch.data.labels_file import labels_of, read_labels
+from aggmatch.data.own.decode import SUFFIXES, UNSUPPORTED, printable
+from aggmatch.data.own.labels_file import labels_of, read_labels
 from aggmatch.errors import AggMatchError
 from aggmatch.tables import plural
 
@@ -125,7 +125,8 @@ def class_names(path: Path, root: Path) -> tuple[str, ...]:
         raise AggMatchError(
             f"{root} must have a folder of images for each of at least two classes, got {found(classes)}: "
             f"{root}/CLASS/image.jpg, and {root}/{UNLABELED[0]}/image.jpg for images without a label. If the labels "
-            f"are in a table: --labels-file {TABLE}"
+            f"are in a table, name it: data.labels_file",
+            options=f"--labels-file {TABLE}",
         )
     for name in classes:
         if name != printable(name):

@@ -14,8 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
-from aggmatch.data import decode as module
-from aggmatch.data.decode import Budget, decode, open_regular, printable, read_thumbnail, reason
+from aggmatch.data.own import decode as module
+from aggmatch.data.own.decode import Budget, decode, open_regular, printable, read_thumbnail, reason
 
 
 def refused(file: Path) -> str:

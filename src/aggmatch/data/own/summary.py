@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from aggmatch.data.images import UNKNOWN, DataSet
-from aggmatch.data.pixels import some_of
+from aggmatch.data.own.pixels import some_of
 from aggmatch.data.splits import Split
 from aggmatch.tables import plural
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.data.photos import paint
 
-from aggmatch.data.folder import find_images, own_table, table_layout
+from aggmatch.data.own.folder import find_images, own_table, table_layout
 from aggmatch.errors import AggMatchError
 
 

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from aggmatch.annotations import parse, replay
-from aggmatch.data.decode import open_regular, printable
-from aggmatch.data.pixels import some_of
+from aggmatch.data.own.decode import open_regular, printable
+from aggmatch.data.own.pixels import some_of
 from aggmatch.errors import AggMatchError
 from aggmatch.tables import plural
 

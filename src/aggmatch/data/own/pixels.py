@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aggmatch.cache import Cache
-from aggmatch.data.decode import DECODER, Budget, decode_stream, open_regular, printable, reason
+from aggmatch.data.own.decode import DECODER, Budget, decode_stream, open_regular, printable, reason
 from aggmatch.progress import Progress, following
 from aggmatch.tables import plural
 

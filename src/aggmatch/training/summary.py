@@ -1,0 +1,52 @@
+"""The result of a finished run: the content of `summary.json`."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from aggmatch.devices import provenance
+from aggmatch.evaluation import evaluate
+from aggmatch.files import digest
+from aggmatch.runs.stats import median_of_last
+from aggmatch.training.inputs import FeatureInputs
+
+if TYPE_CHECKING:
+    from aggmatch.training.run import Run
+
+
+def summarize(run: "Run") -> dict[str, Any]:
+    """Evaluate the reported network and return the content of `summary.json`."""
+    settings, state = run.settings, run.state
+    inputs, tested = state.inputs, len(run.data.test) > 0
+    shown = inputs.test if tested else inputs.labeled  # without test images, only to prepare the method
+    final = evaluate(state.method, state.evaluated, shown, inputs.labeled, threads=state.threads)
+    records = run.folder.records()
+    name = f"accuracy_{settings.train.evaluated}"
+    median = median_of_last([record[name] for record in records if name in record])
+    assert median or not tested, "every run with test images ends with an evaluation"
+    last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
+    numbers = {key: value for key, value in last_log.items() if not isinstance(value, list)}
+    probes: dict[str, float] = inputs.probes() if tested and isinstance(inputs, FeatureInputs) else {}
+    return {
+        "data": settings.data.name,
+        "labels": len(run.split.labeled),
+        "fold": run.split.fold,
+        "seed": settings.train.seed,
+        "method": settings.method_name,
+        "steps": state.steps_done,
+        "network": settings.train.evaluated,
+        "accuracy": final.accuracy if tested else None,
+        "accuracy_median_of_last_20": median.value if median else None,
+        "class_accuracy": dict(zip(run.data.classes, final.class_accuracy, strict=True)) if tested else {},
+        **({} if tested else {"accuracy_average": None, "accuracy_online": None}),
+        **({"probes": probes} if probes else {}),
+        **{key: value for key, value in numbers.items() if key.startswith(("accuracy_", "pseudo_"))},
+        "seconds": round(run.seconds, 1),
+        **provenance(state.device, state.threads),
+        "finished": timestamp(),
+        "metrics_digest": digest(run.folder.metrics.read_bytes()),
+    }
+
+
+def timestamp() -> str:
+    """The current time in UTC, in ISO format."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
