@@ -17,6 +17,11 @@ class AggMatchError(Exception):
         super().__init__(message)
         self.options = options
 
+    @property
+    def with_options(self) -> str:
+        """The message and the options that help, for the command line."""
+        return f"{self} On the command line: {self.options}" if self.options else str(self)
+
 
 def unknown(kind: str, name: str, known: Iterable[str], see: str = "", owner: str = "") -> AggMatchError:
     """Return the error for a name that is not among the known ones, with the closest match if there is one.

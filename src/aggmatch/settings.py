@@ -36,6 +36,7 @@ from aggmatch.recipes import (
     METHOD,
     NAMED,
     NAMED_ON,
+    OWN,
     PHOTOS,
     PREFERRED,
     SHARES,
@@ -242,7 +243,8 @@ def require_text(key: str, value: object, sources: Mapping[str, str]) -> None:
 
 def method_recipe(data: str, method: str, named: str) -> list[Layer]:
     """Return the layers of default settings of a method: on all data sets, on this one, and in a named recipe."""
-    on_data = {} if named == "frozen" else METHOD.get((data, method), {})
+    known = OWN if is_own_images(data) else data
+    on_data = {} if named == "frozen" else METHOD.get((known, method), {})
     return [
         Layer(f"the defaults of {method}", load_method(method).defaults),
         Layer(f"the recipe of {method} on {data}", on_data),

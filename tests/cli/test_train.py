@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ def trained(run, tmp_path):
 def test_a_run_prints_its_accuracy_and_its_folder(trained):
     path, out = trained
     summary = json.loads((path / "summary.json").read_text())
-    assert "aggmatch on digits, 10 labels, fold 0, 6 steps, paper recipe" in out
+    assert "aggmatch on digits, 10 labels, fold 0, 6 steps, cold-start recipe" in out
     assert f"{summary['accuracy']:.2f} % test accuracy (average network, last step; median of the last 6 " in out
     assert "Run folder: run" in out
     assert "step 6/6" in out
@@ -142,7 +143,7 @@ def test_a_json_configuration_may_not_name_code_but_a_toml_file_may(run, trained
         ("models", ["wrn-DEPTH-WIDTH", "small-WIDTH", "aggmatch"]),
         ("views", ["weak", "strong", "large_crop"]),
         ("figures", ["accuracy", "confusion", "training"]),
-        ("recipes", ["wrn-28-8", "a folder of images", "cold-start", "method.warmup"]),
+        ("recipes", ["wrn-28-8", "own images, pretrained", "cold-start", "method.warmup"]),
         ("settings", ["method.similarity_temperature", "0.05", "τ_sim", "optim.lr"]),
     ],
 )
@@ -264,6 +265,7 @@ def test_a_run_without_a_model_cannot_be_evaluated(run, trained):
     assert "model.safetensors" in err
     assert "summary.json" in err
     (path / "summary.json").unlink()
+    shutil.rmtree(path / "checkpoints")
     assert "--resume" in run("evaluate", str(path))[2]
 
 

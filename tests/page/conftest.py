@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from aggmatch.annotations import Annotations, label_event
 from aggmatch.page.project import Project
 
 BACKBONE = f"{Path(__file__).with_name('tiny_backbone.py')}:Edges"
-TINY = {
+TINY: dict[str, Any] = {
     "model.name": BACKBONE,
     "train.backbone": "frozen",
     "data.side": 8,
@@ -27,7 +28,7 @@ TINY = {
     "method.slots": 16,
     "method.subsets": 4,
 }
-CHANGES = [("the test", TINY)]
+CHANGES: list[tuple[str, dict[str, Any]]] = [("the test", TINY)]
 COUNT = 30
 ODD = "<img src=x onerror=alert(1)>"
 

@@ -1,5 +1,6 @@
 """Training as a process of its own: progress, result, failures, kills."""
 
+import json
 import signal
 import time
 from pathlib import Path
@@ -111,6 +112,15 @@ def test_old_rounds_are_removed_and_a_broken_one_is_passed_over(trained: Project
     assert again.done.path == out / "0001"
     again.remove_old()
     assert [folder.number for folder in again.folders()] == [3, 4, 5]
+
+
+def test_a_label_that_the_model_supports_unseen_is_not_doubted(trained: Project):
+    assert trained.rounds.done
+    doubts = [["03.png", "left", "top", 0.4], ["05.png", "top", "left", -0.1]]
+    trained.rounds.done.checked.write_text(json.dumps({"estimate": None, "doubts": doubts}))
+    estimate, found = trained.rounds.checked()
+    assert estimate is None
+    assert [doubt.name for doubt in found] == ["03.png"]
 
 
 def test_a_result_survives_the_disk(trained: Project, tmp_path: Path):

@@ -268,7 +268,7 @@ def test_a_checkpoint_of_another_run_is_not_loaded(finished: RunFolder, tmp_path
     folder = RunFolder(shutil.copytree(finished.path, tmp_path / "mixed"))
     shutil.rmtree(folder.checkpoints)
     shutil.copytree(other.folder.checkpoints, folder.checkpoints)
-    with pytest.raises(AggMatchError, match="Cannot resume .*mixed: model.name was .*[Ii]ts newest checkpoint"):
+    with pytest.raises(AggMatchError, match="Cannot resume .*mixed: .*model.name was .*[Ii]ts newest checkpoint"):
         loop.resume(folder.path, [])
 
 

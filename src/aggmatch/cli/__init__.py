@@ -20,7 +20,7 @@ def main() -> None:
     try:
         app()
     except AggMatchError as error:
-        fail(f"{error} On the command line: {error.options}" if error.options else str(error))
+        fail(error.with_options)
     except OSError as error:  # a path without permission, a full disk behind the output
         fail(f"Cannot use {error.filename or 'the output'}: {error.strerror}.")
     except RuntimeError as error:

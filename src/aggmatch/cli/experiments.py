@@ -254,7 +254,7 @@ def read_places(places: list[Path], allow: list[str]) -> "list[StoredRun]":
             try:
                 found.append(read_run(path, allow=allow))
             except AggMatchError as error:
-                say(f"Left out {path}: {error}", error=True)
+                say(f"Left out {path}: {error.with_options}", error=True)
     if not found:
         raise AggMatchError(f"No run could be read in {', '.join(map(str, places))}.")
     runs = most_complete(found)

@@ -12,7 +12,7 @@ from aggmatch.errors import unknown
 from aggmatch.methods import METHODS, load_method
 from aggmatch.models import MODELS
 from aggmatch.models.registry import FAMILIES
-from aggmatch.recipes import DATA, FOLDER, FROM_SCRATCH, METHOD, NAMED, NAMED_ON, PHOTOS
+from aggmatch.recipes import DATA, FOLDER, FROM_SCRATCH, METHOD, NAMED, NAMED_ON, OWN, PHOTOS
 from aggmatch.registry import Registry, is_code
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.tables import Table
@@ -73,9 +73,8 @@ def figures() -> Table:
 
 def recipes() -> Table:
     """Defaults of data sets, of methods on them, and named recipes with the paper's value of each setting."""
-    own = "own images"
-    folders = {f"{own}, pretrained": FOLDER | PHOTOS}
-    folders |= {f"{own}, from scratch, {device}": FOLDER | values for device, values in FROM_SCRATCH.items()}
+    folders = {f"{OWN}, pretrained": FOLDER | PHOTOS}
+    folders |= {f"{OWN}, from scratch, {device}": FOLDER | values for device, values in FROM_SCRATCH.items()}
     tables = {(name, ""): values for name, values in (DATA | folders).items()} | METHOD
     rows = [
         ["paper", data, method or "all", key, value, None]

@@ -353,7 +353,7 @@ class Project:
         """Return id → what doubted labels should be, in the form of `guesses`."""
         shown = self.index.shown
         found = [doubt for doubt in self.rounds.checked()[1] if doubt.name in shown]
-        return {shown[doubt.name]: (doubt.suggested, max(doubt.score, 0.0), 0.0) for doubt in found}
+        return {shown[doubt.name]: (doubt.suggested, doubt.score, 0.0) for doubt in found}
 
     def predictions(self, least: float = 0.0) -> dict[str, tuple[str, float]]:
         """Return file → class and probability: given labels with 1, predictions of at least this probability else."""

@@ -171,11 +171,15 @@ class Rounds:
         return {"kind": self.job.kind, "labels": self.job.labels, **start, **status}
 
     def checked(self) -> tuple[Estimate | None, list[Doubtful]]:
-        """Return the estimated accuracy of the result, if there is one, and the labels that may be wrong."""
+        """Return the estimated accuracy of the result, if there is one, and the labels that may be wrong.
+
+        Labels that the model itself supports without having seen them are left out.
+        """
         found = (read_json(self.done.checked) if self.done else None) or {}
         with suppress(TypeError, KeyError):
             estimate = found["estimate"]
-            return estimate and Estimate(*estimate), [Doubtful(*doubt) for doubt in found["doubts"]]
+            doubts = [Doubtful(*doubt) for doubt in found["doubts"]]
+            return estimate and Estimate(*estimate), [doubt for doubt in doubts if doubt.score > 0]
         return None, []
 
     def history(self) -> list[Estimate]:

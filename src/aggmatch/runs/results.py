@@ -96,7 +96,7 @@ def decode(text: str, where: str, allow: Iterable[str] = ()) -> Line:
         refuse_code(parts_named(configuration), allow, "The configuration")
         settings = resolve([Layer("a stored result", configuration)], recipes=False)
     except AggMatchError as error:
-        return Line(text, json.dumps(configuration, sort_keys=True), None, str(error))
+        return Line(text, json.dumps(configuration, sort_keys=True), None, error.with_options)
     run = StoredRun(
         settings=settings,
         records=content["curve"],
