@@ -67,6 +67,12 @@ def test_of_many_images_a_sample_is_enough_to_find_all_groups(monkeypatch: pytes
     assert suggest(feature_ND, [], 3, seed=1) != suggest(feature_ND, [], 3, seed=2)
 
 
+def test_a_sample_holds_only_images_without_a_label(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(active, "SAMPLE", 5)
+    feature_ND, _ = make_groups([100, 100])
+    assert sorted(suggest(feature_ND, range(3, 200), 3)) == [0, 1, 2]
+
+
 def test_half_precision_features_of_a_store_are_welcome():
     feature_ND, group = make_groups([20, 60])
     assert group[suggest(feature_ND.half(), [], 2)].tolist() == [1, 0]

@@ -53,26 +53,29 @@ def suggest(
     what is covered over all images, so that typical images of large groups come first, and neither images that are
     similar to labelled ones nor two that are similar to each other are chosen. With predictions, an image counts the
     more the smaller its margin is, which is the probability of its best class minus that of the second: images of which
-    the network is certain need no cover.
+    the network is certain need no cover. This is MaxHerding (arXiv 2407.12212), and with predictions uncertainty
+    herding (arXiv 2412.20644).
 
     feature_ND: features of all N images. labeled: positions of the images that have a label. count: number of images to
     choose; fewer if so few are left. probs_NY: class probabilities of all images; None before any training. seed: of
-    the sample that stands for more than 4,000 images. The same arguments always give the same choice.
+    the sample that stands for more than 4,000 images without a label. The same arguments always give the same choice.
 
     Example: `suggest(features, [], 20)` for the first 20 images to label.
     """
     unit_ND = directions(feature_ND)
-    index_M = sample_of(len(unit_ND), seed)
+    labeled_L = torch.tensor(list(labeled), dtype=torch.int64)
+    free = torch.ones(len(unit_ND), dtype=torch.bool)
+    free[labeled_L] = False
+    index_M = sample_of(free.nonzero()[:, 0], seed)  # images with a label need no cover
     unit_MD = unit_ND[index_M]
     weight_M = torch.ones(len(index_M)) if probs_NY is None else uncertainty(probs_NY[index_M])
-    labeled_L = torch.tensor(list(labeled), dtype=torch.int64)
     covered_M = torch.zeros(len(index_M))
     for chunk in labeled_L.split(CHUNK) if len(labeled_L) else ():
         covered_M = torch.maximum(covered_M, cover(unit_ND[chunk], unit_MD).amax(0))
     cover_MM = cover(unit_MD, unit_MD)  # rows: images to choose
-    taken_M = torch.isin(index_M, labeled_L)
+    taken_M = torch.zeros(len(index_M), dtype=torch.bool)
     chosen = []
-    for _ in range(min(count, int((~taken_M).sum()))):
+    for _ in range(min(count, len(index_M))):
         gain_M = (cover_MM - covered_M).clamp_(min=0) @ weight_M
         best = int(gain_M.masked_fill_(taken_M, -1).argmax())
         chosen.append(int(index_M[best]))
@@ -126,11 +129,12 @@ def directions(feature_ND: Tensor) -> Tensor:
     return F.normalize(values - values.mean(0), dim=1) if len(values) else values
 
 
-def sample_of(images: int, seed: int) -> Tensor:
-    """Return the positions of at most SAMPLE of the images, in order."""
-    if images <= SAMPLE:
-        return torch.arange(images)
-    return torch.randperm(images, generator=torch.Generator().manual_seed(seed))[:SAMPLE].sort().values
+def sample_of(index_N: Tensor, seed: int) -> Tensor:
+    """Return at most SAMPLE of the positions, in order."""
+    if len(index_N) <= SAMPLE:
+        return index_N
+    chosen = torch.randperm(len(index_N), generator=torch.Generator().manual_seed(seed))[:SAMPLE]
+    return index_N[chosen.sort().values]
 
 
 def uncertainty(probs_NY: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ def test_a_table_that_moved_with_its_images_is_resumed_from_and_remembered(run, 
     (tmp_path / "new.csv").write_text("label,file\nb,hat/0.png\nb,hat/1.png\na,dress/0.png\na,unlabeled/0.png\n")
     code, _, err = run("train", "--resume", "--out", "run")
     assert code == 2
-    assert "labels or class names of" in err
+    assert "the folder changed: other images or labels" in err
 
 
 def test_zip_and_npz_files_train_evaluate_predict_and_resume(run, photos, tmp_path):

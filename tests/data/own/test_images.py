@@ -12,7 +12,15 @@ from tests.data.photos import paint
 
 from aggmatch.data import load, make_split
 from aggmatch.data.own.folder import list_labeled
-from aggmatch.data.own.images import held_out, image_files, original_file, read_folder, read_labeled, read_own_images
+from aggmatch.data.own.images import (
+    held_out,
+    image_files,
+    original_file,
+    read_folder,
+    read_labeled,
+    read_own_images,
+    read_unsorted,
+)
 from aggmatch.data.splits import DataSettings
 from aggmatch.errors import AggMatchError
 from aggmatch.validate import InvalidValue
@@ -326,3 +334,50 @@ def test_the_photo_of_an_image_is_found_by_its_name(flowers, tmp_path):
     (tmp_path / "bad.zip").write_text("not a zip")
     for data, name in ((str(flowers), "rose/gone.png"), ("digits", "3"), (str(tmp_path / "bad.zip"), "a"), ("x", "")):
         assert original_file(data, name) is None
+
+
+# Images before the first labels ------------------------------------------------------------------------------------
+
+
+def labels_by_name(path: Path, labels_file: Path | None = None) -> dict[str, str | None]:
+    images, classes = read_unsorted(path, 8, labels_file=labels_file)
+    labels = images.labels.tolist()
+    return {name: classes[label] if label >= 0 else None for name, label in zip(images.names, labels, strict=True)}
+
+
+def test_a_folder_without_any_label_can_be_read(tmp_path):
+    paint(tmp_path / "photos/1.png")
+    paint(tmp_path / "photos/2.png")
+    assert labels_by_name(tmp_path / "photos") == {"1.png": None, "2.png": None}
+
+
+def test_folders_of_classes_give_labels_and_test_images_are_left_out(flowers):
+    paint(flowers / "test/rose/1.png")
+    paint(flowers / "loose.png")
+    found = labels_by_name(flowers)
+    assert found["rose/0.png"] == "rose"
+    assert found["tulip/deep/er/0.jpg"] == "tulip"
+    assert found["unlabeled/0.bmp"] is None
+    assert found["loose.png"] is None
+    assert len(found) == 20
+
+
+def test_a_table_wins_over_folders_even_if_it_has_one_class(flowers, tmp_path):
+    (tmp_path / "labels.csv").write_text("file,label\nrose/0.png,red\n")
+    found = labels_by_name(flowers, tmp_path / "labels.csv")
+    assert {label for label in found.values() if label} == {"red"}
+
+
+def test_folders_in_train_are_classes(tmp_path):
+    paint(tmp_path / "photos/train/rose/1.png")
+    paint(tmp_path / "photos/unlabeled/1.png")
+    assert labels_by_name(tmp_path / "photos") == {"train/rose/1.png": "rose", "unlabeled/1.png": None}
+
+
+def test_a_zip_of_unsorted_images_can_be_read_and_a_single_file_not(tmp_path):
+    paint(tmp_path / "1.png")
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        archive.write(tmp_path / "1.png", "1.png")
+    assert labels_by_name(tmp_path / "photos.zip") == {"1.png": None}
+    with pytest.raises(AggMatchError, match=r"1\.png is not a folder of image files"):
+        read_unsorted(tmp_path / "1.png", 8)
