@@ -28,7 +28,7 @@ def test_every_method_has_its_advice_and_the_measured_accuracy():
     assert set(re.findall(r"^\| `(\w+)` \|", advice, flags=re.M)) == set(METHODS.builtin())
     rows = re.findall(r"^\| `(\w+)` \| ([\d.]+ ± [\d.]+) \|", measured, flags=re.M)
     assert {name for name, _ in rows} == set(METHODS.builtin())
-    readme = (ROOT / "README.md").read_text()
+    readme = (ROOT / "results/README.md").read_text()
     for name, accuracy in rows:
         assert f"| {name} | {accuracy} |" in readme
 

@@ -19,7 +19,8 @@ from aggmatch.settings import RunSettings, resolve
 
 
 def settings(**changes):
-    return resolve([Layer("the test", {key.replace("__", "."): value for key, value in changes.items()})])
+    chosen = {"recipe": "paper"} | {key.replace("__", "."): value for key, value in changes.items()}
+    return resolve([Layer("the test", chosen)])
 
 
 def quiet(line: str) -> None:

@@ -81,6 +81,9 @@ def test_every_cell_can_be_trained(table, cell):
     assert len(state.labels) == cell.settings["data.labels"]
 
 
+PAPER = Layer("the paper", {"recipe": "paper"})
+
+
 def test_the_full_method_is_one_run_in_all_tables():
     places = [
         ("main", "AggMatch", "CIFAR-10, 40"),
@@ -89,10 +92,13 @@ def test_the_full_method_is_one_run_in_all_tables():
         ("confidence", "weight", "CIFAR-10, 40"),
         ("queue", "2048", "CIFAR-10, 40"),
     ]
-    identities = [resolve([Layer("the cell", cell(*place).settings)]).identity() for place in places]
+    identities = [resolve([PAPER, Layer("the cell", cell(*place).settings)]).identity() for place in places]
     assert all(identity == identities[0] for identity in identities)
-    other = resolve([Layer("the cell", cell("momentum", "momentum network", "CIFAR-10, 40").settings)])
-    assert other.identity() == resolve([Layer("the cell", cell("queue", "512", "CIFAR-10, 40").settings)]).identity()
+    other = resolve([PAPER, Layer("the cell", cell("momentum", "momentum network", "CIFAR-10, 40").settings)])
+    assert (
+        other.identity()
+        == resolve([PAPER, Layer("the cell", cell("queue", "512", "CIFAR-10, 40").settings)]).identity()
+    )
 
 
 def test_ablations_differ_from_the_full_method_in_what_they_ablate():

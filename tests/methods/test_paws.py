@@ -226,7 +226,7 @@ def test_a_run_of_an_older_version_keeps_its_settings(tmp_path):
     config = json.loads((path / "config.json").read_text())
     for key in ("final", "warmup", "warmup_from", "nesterov"):
         del config["optim"][key]
-    del config["method"]["support"], config["views"]["crops"]["hue"]
+    del config["method"]["support"], config["views"]["crops"]["hue"], config["digest"]
     (path / "config.json").write_text(json.dumps(config | {"train": config["train"] | {"batch": 200}}))
     settings = RunFolder(path).settings()
     assert (settings.optim.final, settings.optim.warmup, settings.optim.nesterov) == (None, 0, True)

@@ -20,6 +20,7 @@ from aggmatch.training import run as loop
 QUICK: dict[str, object] = {
     "data.name": "digits",
     "data.labels": 20,
+    "recipe": "paper",
     "model.name": "small-4",
     "train.steps": 12,
     "train.batch": 10,

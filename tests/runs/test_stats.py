@@ -15,7 +15,7 @@ from aggmatch.settings import resolve
 
 
 def settings(**changes):
-    return resolve({key.replace("__", "."): value for key, value in changes.items()})
+    return resolve({"recipe": "paper"} | {key.replace("__", "."): value for key, value in changes.items()})
 
 
 def test_lengths_sort_unfinished_before_finished_and_short_before_long():

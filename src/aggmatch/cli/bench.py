@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from aggmatch.cli.app import Device, Quiet, Set, app, gather, listed
+from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 
 
@@ -38,7 +39,7 @@ def bench(
         raise AggMatchError(
             f"--json must name a file, got the folder {json}. For example: --json {json / 'bench.json'}"
         )
-    layers = gather(assignments=set_, data=data, device=device)
+    layers = [Layer("the command", {"recipe": "paper"}), *gather(assignments=set_, data=data, device=device)]
 
     from json import dumps
 
