@@ -183,8 +183,9 @@ def test_train_and_review(browser: Browser, serve, trained: Project):
     tab.click("[data-list=confident]")
     tab.run("document.querySelector('#which select').value = 'top'")
     tab.run("document.querySelector('#which select').dispatchEvent(new Event('change'))")
-    tab.until("[...document.querySelectorAll('.hint')].every((each) => each.textContent.startsWith('top'))")
-    count = tab.until("document.querySelectorAll('.cell[aria-selected=true]').length")
+    hints = "[...document.querySelectorAll('.hint')].map((each) => each.textContent)"
+    tab.until(f"{hints}.length > 0 && {hints}.every((text) => text.startsWith('top'))")
+    count = tab.run("document.querySelectorAll('.cell[aria-selected=true]').length")
     tab.click('.cell[data-index="0"]')
     tab.press("a")
     saved(tab)

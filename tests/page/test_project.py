@@ -173,8 +173,15 @@ def test_without_images_or_folder_the_error_names_it(tmp_path: Path):
 
 
 def test_labels_that_cannot_be_saved_are_an_error_at_the_start(photos: Path, tmp_path: Path):
-    with pytest.raises(AggMatchError, match="Cannot write .*labels.jsonl"):
-        Project(photos, tmp_path / "out", labels_file=tmp_path / "gone" / "labels.jsonl")
+    (tmp_path / "file").touch()
+    with pytest.raises(AggMatchError, match="Labels cannot be saved.*file"):
+        Project(photos, tmp_path / "out", labels_file=tmp_path / "file" / "labels.jsonl")
+
+
+def test_the_folder_of_the_labels_is_made(photos: Path, tmp_path: Path):
+    project = Project(photos, tmp_path / "out", labels_file=tmp_path / "new" / "labels.jsonl")
+    label(project, "rose", FIRST)
+    assert (tmp_path / "new" / "labels.jsonl").exists()
 
 
 # After training ---------------------------------------------------------------------------------------------------

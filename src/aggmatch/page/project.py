@@ -12,7 +12,7 @@ from aggmatch.data.own.decode import printable
 from aggmatch.data.own.folder import EVENTS, TABLE, folders_of_classes, list_labeled, training_root
 from aggmatch.data.own.labels_file import labels_of, read_labels
 from aggmatch.errors import AggMatchError
-from aggmatch.files import cache_folder, check_writable
+from aggmatch.files import cache_folder, check_writable, make_folder
 from aggmatch.page.advice import advice
 from aggmatch.page.index import Index, Thumbnails, image_id
 from aggmatch.page.rounds import Rounds
@@ -57,7 +57,11 @@ class Project:
         if not self.index.names:
             raise AggMatchError(f"There are no images in {printable(root)}.")
         path = labels_file or self.root / EVENTS
-        check_writable(path)
+        try:
+            make_folder(path.parent)
+            check_writable(path)
+        except AggMatchError as error:
+            raise AggMatchError(f"Labels cannot be saved. {error}", options="--labels-file") from None
         self.notes = Annotations(path)
         self.rounds = Rounds(self.out, self.root, changes)
         self.thumbnails = Thumbnails(cache_folder(cache_dir) / "thumbnails", self.root)

@@ -21,6 +21,7 @@ let guessing = false;
 let several = false;
 let single = window.matchMedia("(max-width: 46rem)").matches;
 let shownResult = -1;
+let loads = 0;
 
 const list = () => chosen[tab] ?? "queue";
 const inReview = () => tab === "review";
@@ -59,9 +60,9 @@ async function poll() {
 
 // Read the list; with keep, images that were handled here stay, so that one can go back to them.
 async function load(keep = false) {
-  const [name, of] = [list(), one("#which select").value];
+  const [name, of, turn] = [list(), one("#which select").value, (loads += 1)];
   const answer = await get(`/api/list/${name}${name === "confident" ? `?class=${encodeURIComponent(of)}` : ""}`);
-  if (name !== list()) return;
+  if (turn !== loads) return; // another list was opened meanwhile
   const here = items[cursor]?.id;
   const known = new Map(items.map((item) => [item.id, item]));
   const fresh = answer.items.map(([id, label, mark, guess, prob, consensus]) => {
