@@ -207,12 +207,10 @@ def measure_doubts(name: str, data_dir: str, seed: int) -> Iterator[dict[str, An
     labels[flipped] = (labels[flipped] + torch.randint(1, 10, flipped.shape, generator=generator)) % 10
     with tempfile.TemporaryDirectory() as folder:
         run = train_aggmatch(data, given_split(data, labeled, labels), Path(folder))
-        state = run.state
-        probs = predict(state.method, state.evaluated, data.train.pixels)
-        if state.online.frozen is None:
-            features = early_features(run.folder, run.settings, data.train.pixels)
-        else:
-            features, _ = features_of(data)
+        state, pixels = run.state, data.train.pixels
+        frozen = state.online.frozen is not None
+        features = features_of(data)[0] if frozen else early_features(run.folder, run.settings, pixels)
+        probs = predict(state.method, state.evaluated, features if frozen else pixels)
     for judged_by, given in (("features", None), ("features and predictions", probs)):
         found = find_doubts(features, torch.tensor(labeled), labels, given)
         wrong = [int(truth[doubt.index]) != doubt.given for doubt in found]

@@ -218,6 +218,14 @@ def test_a_run_on_something_else_is_not_compared(photos: Path, tmp_path: Path):
         start(settings(photos), tmp_path / "a")
 
 
+def test_a_named_data_set_keeps_its_number_of_labels(tmp_path: Path):
+    chosen = {"data.name": "digits", "data.labels": 40, "data.fold": 2, "method.name": "supervised", "train.steps": 1}
+    complete(start(resolve(chosen), tmp_path / "a"))
+    again = settings_from(tmp_path / "a")
+    assert (again.data.labels, again.data.fold, again.data.test_images) == (40, 2, None)
+    assert settings_from(tmp_path / "a", data__labels=50).data.labels == 50
+
+
 def test_the_next_free_folder_has_a_number(photos: Path, tmp_path: Path):
     assert free_folder(tmp_path / "a") == tmp_path / "a"
     start(settings(photos), tmp_path / "a")

@@ -112,6 +112,8 @@ def taken_settings(run: Path, allow: Iterable[str] = ()) -> Layer:
     taken = {key: flat[key] for key in TAKEN} | {"train.start_from": str(folder.path)}
     if is_own_images(settings.data.name):
         taken["data.test_images"] = str(folder.split)
+    else:  # all labels of own images are used, and they are more now
+        taken |= {key: flat[key] for key in ("data.labels", "data.fold")}
     return Layer(f"the run {run}", taken)
 
 
