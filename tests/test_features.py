@@ -11,7 +11,7 @@ from aggmatch.augment.views import Augmenter
 from aggmatch.cache import Cache
 from aggmatch.features import FeatureStore
 from aggmatch.models import Network
-from aggmatch.models.pretrained import Standardize
+from aggmatch.models.network import Standardize
 
 IMAGES = torch.randint(0, 256, (50, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 

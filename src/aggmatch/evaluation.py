@@ -3,16 +3,18 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from aggmatch.data import Images
 from aggmatch.devices import choose_threads, computing_on
-from aggmatch.features import Features
 from aggmatch.methods import Method
 from aggmatch.models import Network, images_at_once
+
+if TYPE_CHECKING:
+    from aggmatch.features import Features
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def predict(method: Method[Any], network: Network, pixels: Tensor, *, threads: i
         return torch.cat([method.predict(network, part).cpu() for part in parts])
 
 
-def prepare(method: Method[Any], network: Network, labeled: Images | Features, *, threads: int = 0) -> None:
+def prepare(method: Method[Any], network: Network, labeled: "Images | Features", *, threads: int = 0) -> None:
     """Give a method the labelled images, with their given labels, that it needs to predict with a network."""
     with evaluating(network, threads) as device:
         method.prepare(network, labeled.inputs.to(device), labeled.labels.to(device))
@@ -99,8 +101,8 @@ def prepare(method: Method[Any], network: Network, labeled: Images | Features, *
 def evaluate(
     method: Method[Any],
     network: Network,
-    images: Images | Features,
-    labeled: Images | Features | None = None,
+    images: "Images | Features",
+    labeled: "Images | Features | None" = None,
     *,
     threads: int = 0,
 ) -> Evaluation:
@@ -122,8 +124,8 @@ def accuracies(
     method: Method[Any],
     average: Network,
     online: Network,
-    test: Images | Features,
-    labeled: Images | Features,
+    test: "Images | Features",
+    labeled: "Images | Features",
     *,
     threads: int = 0,
 ) -> Iterator[tuple[str, float]]:

@@ -11,6 +11,7 @@ from tests.folders import line, write_folder
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.planned import collect
 from aggmatch.experiments.results_table import ResultsTable, group_runs
+from aggmatch.files import sealed
 
 EVALUATED = {"accuracy_average": 50.0, "accuracy_online": 49.0}
 
@@ -182,7 +183,7 @@ def grown(tmp_path):
         split = json.loads((path / "split.json").read_text())
         for key in ("labeled", "labels"):
             split[key] = split[key][:labels]
-        (path / "split.json").write_text(json.dumps(split | {"fingerprint": fingerprint}))
+        (path / "split.json").write_text(json.dumps(sealed(split | {"fingerprint": fingerprint})))
     return tmp_path / "runs"
 
 

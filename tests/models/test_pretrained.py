@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from aggmatch.errors import AggMatchError
 from aggmatch.models import Network, build_network
 from aggmatch.models.efficientnet import EfficientNetLite0
-from aggmatch.models.pretrained import Standardize, digest_of, freeze, load_pretrained, read_state
+from aggmatch.models.network import Standardize
+from aggmatch.models.pretrained import digest_of, freeze, load_pretrained, read_state
 
 IMAGES = torch.randint(0, 256, (3, 3, 40, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 

@@ -9,7 +9,7 @@ import aggmatch
 
 SOURCE = Path(aggmatch.__file__).parent
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "runs-0.1" / "finished"
-MOST = 45
+MOST = 49
 
 COUNT = f"""
 import sys

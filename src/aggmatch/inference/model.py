@@ -18,7 +18,6 @@ from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate, predict, prepare
-from aggmatch.inference.inputs import ImagesLike, listed, pixel_batches
 from aggmatch.methods import Method, build_modules
 from aggmatch.models import Network, images_at_once
 from aggmatch.models.pretrained import freeze
@@ -30,6 +29,9 @@ from aggmatch.validate import Count, Natural, Range, require
 
 if TYPE_CHECKING:
     from aggmatch import Report
+
+if TYPE_CHECKING:
+    from aggmatch.inference.inputs import ImagesLike
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class TrainedModel:
         runtime = self.settings.runtime
         return load_for(self.settings.data, runtime.data_dir, download, cache_dir=runtime.cache_dir)
 
-    def predict(self, images: Tensor | ImagesLike) -> Tensor:
+    def predict(self, images: "Tensor | ImagesLike") -> Tensor:
         """Return class probabilities, (N, Y) on the CPU, in the order of `classes`.
 
         images: a uint8 tensor (N, C, side, side) on any device. Or something that is scaled first, as for training: an
@@ -93,6 +95,8 @@ class TrainedModel:
         Example: `model.classes[model.predict("photo.jpg").argmax()]`.
         """
         if not isinstance(images, Tensor):
+            from aggmatch.inference.inputs import listed, pixel_batches
+
             parts = pixel_batches(listed(images), self.side, self.network.channels)
             return torch.cat([self.predict(part) for part in parts])
         check_images(images)

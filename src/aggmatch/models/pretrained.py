@@ -94,31 +94,3 @@ def freeze(backbone: nn.Module, stored: Mapping[str, Tensor] | None = None) -> N
     if stored is not None:
         backbone.load_state_dict(stored)
     backbone.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
-class Standardize(nn.Module):
-    """Standardises features of a frozen backbone by mean and deviation over the training images.
-
-    It is the backbone of a network on frozen features: what remains to be trained is the classifier, and the head of
-    the method.
-    """
-
-    mean: Tensor  # (D,)
-    deviation: Tensor
-
-    def __init__(self, features: int) -> None:
-        super().__init__()
-        self.features = features
-        self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("deviation", torch.ones(features))
-
-    @torch.no_grad()
-    def fit(self, feature_ND: Tensor) -> None:
-        """Set mean and deviation to those of the features (N, D) of plain training images."""
-        values = feature_ND.float()
-        self.mean.copy_(values.mean(0))
-        self.deviation.copy_(values.std(0, correction=0).clamp(min=1e-3))
-
-    def forward(self, feature_BD: Tensor) -> Tensor:
-        """(B, D) → (B, D)."""
-        return (feature_BD.float() - self.mean) / self.deviation

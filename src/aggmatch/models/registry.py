@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from aggmatch.config import Range, Settings
 from aggmatch.errors import AggMatchError
-from aggmatch.models.network import Network, feature_width
-from aggmatch.models.pretrained import BackboneUse, Standardize
+from aggmatch.models.network import Network, Standardize, feature_width
+from aggmatch.models.pretrained import BackboneUse
 from aggmatch.registry import Registry, is_code
 from aggmatch.validate import InvalidValue
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from aggmatch.data import Split
 from aggmatch.evaluation import predict
-from aggmatch.models.pretrained import Standardize
+from aggmatch.models.network import Standardize
 from aggmatch.progress import Progress
 from aggmatch.training.inputs import Inputs
 from aggmatch.training.optim import copy_buffers

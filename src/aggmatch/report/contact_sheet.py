@@ -60,11 +60,12 @@ def thumbnail(data: str, images: Images, position: int, cache_dir: str | None = 
 
 def original(data: str, images: Images, position: int, cache_dir: str | None = None) -> Image.Image | None:
     """Return the photo of an image of your own, small; None if there is none or it cannot be read."""
+    if not is_own_images(data):
+        return None
     from aggmatch.data.own.decode import read_thumbnail
     from aggmatch.data.own.images import original_file
 
-    name = images.names[position] if images.names else ""
-    file = original_file(data, name, cache_dir) if is_own_images(data) else None
+    file = original_file(data, images.names[position] if images.names else "", cache_dir)
     try:
         return read_thumbnail(file) if file else None
     except OSError:

@@ -12,7 +12,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.methods import load_method
 from aggmatch.runs.stats import Interval, conditions, grouped, mean_and_spread, recipe_of, wilson
 from aggmatch.runs.stored import StoredRun
-from aggmatch.settings import CADENCE
+from aggmatch.settings import CADENCE, resolve
 from aggmatch.tables import plural
 
 NETWORKS = {"average": "averaged network", "online": "trained network"}
@@ -269,6 +269,8 @@ def command(run: StoredRun) -> str:
     """The command that repeats a run: it names what differs from the recipe."""
     data, changed = run.settings.data, changed_settings(run)
     words = ["aggmatch", "train", data.name, "--method", run.settings.method_name]
+    usual = resolve({"data.name": data.name, "method.name": run.settings.method_name})
+    words += ["--recipe", run.settings.recipe] if run.settings.recipe != usual.recipe else []
     for key, option in NAMED.items():
         value = getattr(data, key.removeprefix("data."))
         if value is not None or data.split is not None:  # no option means all labels

@@ -15,7 +15,7 @@ from aggmatch.data import DataSet, Images, Split
 from aggmatch.features import PLAIN, Features, FeatureStore
 from aggmatch.methods import Views
 from aggmatch.models import Network
-from aggmatch.models.pretrained import Standardize
+from aggmatch.models.network import Standardize
 from aggmatch.probes import probe_accuracies
 
 
