@@ -264,14 +264,12 @@ def draw(records: Sequence[dict[str, Any]]) -> bytes:
     """Draw accuracy against the number of labels, one plot for each data set."""
     import io
 
-    from matplotlib import rcParams
     from matplotlib.figure import Figure
 
     from aggmatch.report.style import BLUE, GREY, ORANGE, TEAL
 
     colors = {"random": GREY, BALANCED: TEAL, "TypiClust": ORANGE, "suggested": BLUE}
     names = list(dict.fromkeys(record["data"] for record in records))
-    rcParams["svg.fonttype"] = "none"  # text stays text
     figure = Figure(figsize=(4 * len(names), 3.2), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         for strategy, color in colors.items():
