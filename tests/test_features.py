@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from aggmatch.augment.settings import ViewSettings
 from aggmatch.augment.views import Augmenter
-from aggmatch.cache import Cache
 from aggmatch.features import FeatureStore
 from aggmatch.models import Network
 from aggmatch.models.network import Standardize
@@ -31,7 +30,7 @@ class Counting(nn.Module):
 
 def make_store(folder: Path, backbone: nn.Module, settings: ViewSettings | None = None) -> FeatureStore:
     network = Network(Standardize(2), 3, 3, frozen=backbone)
-    return FeatureStore(network, Augmenter(settings or ViewSettings(), mirror=True), Cache(folder))
+    return FeatureStore(network, Augmenter(settings or ViewSettings(), mirror=True), folder)
 
 
 def test_features_have_one_row_per_image_and_view(tmp_path: Path):
@@ -90,7 +89,7 @@ def test_whatever_changes_the_features_has_an_entry_of_its_own(tmp_path: Path, c
 
 def test_a_corrupt_entry_is_computed_again(tmp_path: Path):
     first = make_store(tmp_path, Counting()).plain(IMAGES)
-    (entry,) = tmp_path.iterdir()
+    (entry,) = (tmp_path / "features").iterdir()
     entry.write_bytes(entry.read_bytes()[:-40])
     assert torch.equal(make_store(tmp_path, Counting()).plain(IMAGES), first)
 

@@ -152,7 +152,7 @@ def replay(events: Iterable[Event]) -> State:
 
 
 def parse(data: bytes) -> tuple[list[Event], list[Problem]]:
-    """Return the events of a file, and its lines that are none. Empty lines do not count."""
+    """Return the events of a file, and a problem for each line that is not an event. Empty lines are skipped."""
     events, problems = list[Event](), list[Problem]()
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if not line.strip():

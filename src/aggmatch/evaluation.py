@@ -82,14 +82,14 @@ def predict(method: Method[Any], network: Network, pixels: Tensor, *, threads: i
     pixels: uint8 images (N, C, H, W) on any device, or features (N, D) by the frozen backbone of the network; N may be
     0. threads: see `devices.choose_threads`.
     """
-    side = max(pixels.shape[-1], network.side) if pixels.ndim == 4 else 32
+    if network.frozen is not None and pixels.ndim == 4:
+        from aggmatch.features import embed_all
+
+        pixels = embed_all(network, pixels)
+    side = max(pixels.shape[-1], network.side) if pixels.ndim == 4 else 1  # features are small
     with evaluating(network, threads) as device:
-        parts = [part.to(device) for part in pixels.split(images_at_once(side))]
-    if network.frozen is not None:  # large, so with all threads
-        with torch.no_grad():
-            parts = [network.embed(part) for part in parts]
-    with evaluating(network, threads):
-        return torch.cat([method.predict(network, part).cpu() for part in parts])
+        parts = pixels.split(images_at_once(side))
+        return torch.cat([method.predict(network, part.to(device)).cpu() for part in parts])
 
 
 def prepare(method: Method[Any], network: Network, labeled: "Images | Features", *, threads: int = 0) -> None:

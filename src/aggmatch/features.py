@@ -4,10 +4,11 @@ Shapes: N images, V views of one kind, D features.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from aggmatch.augment.views import Augmenter
 from aggmatch.cache import Cache
 from aggmatch.devices import computing_on
+from aggmatch.files import cache_folder
 from aggmatch.models import Network, images_at_once
 from aggmatch.models.pretrained import digest_of
 from aggmatch.progress import Progress, following
@@ -24,6 +26,7 @@ from aggmatch.progress import Progress, following
 VERSION = 1
 """Changes when the same images and settings give other features."""
 PLAIN = "plain"
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,17 +45,17 @@ class Features:
 class FeatureStore:
     """Computes features of views of images, or finds them in the cache.
 
-    network: with a frozen backbone, on the device that computes. augment: makes the views. cache: where features are
-    kept; their key is the content of all images, the weights, and how views are made, so that neither the order of the
-    images nor their labels matter. The same images always get the same views.
+    network: with a frozen backbone, on the device that computes. augment: makes the views. cache_dir: the setting
+    `runtime.cache_dir`. The key of cached features is the content of all images, the weights, and how views are made,
+    so that neither the order of the images nor their labels matter. The same images always get the same views.
 
-    Example: `FeatureStore(network, augment, Cache(folder)).views(pixels, {"weak": 2, "strong": 4})["weak"]` has shape
-    (N, 2, D).
+    Example: `FeatureStore(network, augment).views(pixels, {"weak": 2, "strong": 4})["weak"]` has shape (N, 2, D).
     """
 
-    def __init__(self, network: Network, augment: Augmenter, cache: Cache) -> None:
+    def __init__(self, network: Network, augment: Augmenter, cache_dir: str | Path | None = None) -> None:
         assert network.frozen is not None, "the network has no frozen backbone"
-        self.network, self.augment, self.cache = network, augment, cache
+        self.network, self.augment = network, augment
+        self.cache = Cache(cache_folder(cache_dir) / "features")
         self.device = network.mean.device
         norm = [*network.mean.flatten().tolist(), *network.deviation.flatten().tolist()]
         self.origin = (VERSION, digest_of(network.frozen), network.side, network.mixed, norm, self.device.type)
@@ -93,34 +96,44 @@ class FeatureStore:
 
     def compute(self, pixels: Tensor, name: str, number: int, digest: str, report: "Part") -> NDArray[np.float16]:
         """Return the features of one view of each image, (N, D)."""
-        side, most = max(pixels.shape[-1], self.network.side), 200 if self.device.type == "cpu" else 8000
-        chunks = pixels.split(images_at_once(side, most))
+        batches = batches_of(self.network, pixels)
 
         def embed(position: int) -> NDArray[np.float16]:
             seed = hashlib.blake2b(f"{digest} {name} {number} {position}".encode(), digest_size=7).digest()
             generator = torch.Generator(self.device).manual_seed(int.from_bytes(seed))
-            with torch.no_grad():
-                view = self.augment(name, chunks[position].to(self.device), generator)
-                features: NDArray[np.float16] = self.network.embed(view).half().cpu().numpy()
+            view = self.augment(name, batches[position].to(self.device), generator)
+            features: NDArray[np.float16] = self.network.embed(view).half().cpu().numpy()
             report.add(len(features), len(pixels))
             return features
 
-        with computing_on(self.device), one_thread_each(self.device) as pool:
-            return np.concatenate(list(pool.map(embed, range(len(chunks)))))
+        return np.concatenate(in_parallel(embed, len(batches), self.device))
 
 
-@contextmanager
-def one_thread_each(device: torch.device) -> Iterator[ThreadPoolExecutor]:
-    """Within, a pool of as many threads as torch uses, each of which computes alone.
+def embed_all(network: Network, pixels: Tensor) -> Tensor:
+    """Return the features of images (N, C, H, W) by the frozen backbone of a network, (N, D), on the CPU; no cache."""
+    batches, device = batches_of(network, pixels), network.mean.device
+    return torch.cat(
+        in_parallel(lambda position: network.embed(batches[position].to(device)).cpu(), len(batches), device)
+    )
+
+
+def batches_of(network: Network, pixels: Tensor) -> Sequence[Tensor]:
+    """Return the images in batches that suit the frozen backbone."""
+    most = 200 if network.mean.device.type == "cpu" else 8000
+    return pixels.split(images_at_once(max(pixels.shape[-1], network.side), most))
+
+
+def in_parallel(work: Callable[[int], Result], count: int, device: torch.device) -> list[Result]:
+    """Return work(0), work(1) and so on, computed by as many threads as torch uses, each of which computes alone.
 
     Threads that share the work of one layer wait for each other at its end. On a busy machine that is ten times slower.
     On a GPU there is one thread.
     """
     threads = torch.get_num_threads()
-    count = threads if device.type == "cpu" else 1
+    workers = threads if device.type == "cpu" else 1
     try:
-        with ThreadPoolExecutor(count, initializer=lambda: torch.set_num_threads(1)) as pool:
-            yield pool
+        with computing_on(device), ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1)) as pool:
+            return list(pool.map(work, range(count)))
     finally:
         torch.set_num_threads(threads)
 

@@ -69,7 +69,7 @@ def watch_in_notebook(run: Run) -> None:
 
 
 def curves(run: Run) -> str:
-    """Return the curves of a run so far as HTML, with one line about its state."""
+    """Return the training curves of a run as HTML, below a line with its current step and accuracy."""
     stored = stored_run(run.folder.path, parts_named(run.settings.to_dict()))
     accuracy = "" if stored.accuracy is None else f", test accuracy {stored.accuracy:.1f} %"
     line = f"{short_name(run.settings.method_name)}: step {stored.steps:,} of {run.settings.train.steps:,}{accuracy}"

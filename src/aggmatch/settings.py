@@ -201,17 +201,11 @@ def resolve(changes: Changes, *, recipes: bool = True) -> RunSettings:
         require_text(key, value, sources)
     of_data = recipe_of_data(data_name, chosen) if recipes else {}
     use = chosen.get("train", {}).get("backbone", of_data.get("train.backbone"))
-    usual = RunSettings.recipe if is_own_images(data_name) else PREFERRED.get(method_name, RunSettings.recipe)
-    named = chosen.get("recipe", "frozen" if use == "frozen" else usual)
-    require_text("recipe", named, sources)
-    if named not in NAMED:
-        raise unknown("recipe", named, NAMED, see="aggmatch list recipes")
-    if NAMED[named] and not {method_name, ANY} & NAMED[named].keys():
-        problem = f"must be {RunSettings.recipe} for {method_name}: {named} is for {', '.join(NAMED[named])}"
-        raise InvalidValue("recipe", problem, sources.get("recipe", ""))
-    below = [Layer(f"the recipe of {data_name}", of_data), *method_recipe(data_name, method_name, named)]
+    named = chosen.get("recipe", default_recipe(data_name, method_name, use))
+    check_recipe(named, method_name, sources)
     if not recipes:
         return build(*merge(layers), method_name)
+    below = [Layer(f"the recipe of {data_name}", of_data), *method_recipe(data_name, method_name, named)]
     own = merge(below)[0].get("train", {})
     steps = chosen.get("train", {}).get("steps", own.get("steps", TrainSettings.steps))
     values, sources = merge([*below, fitted(below[-1], steps), Layer("", {"recipe": named}), *layers])
@@ -220,6 +214,23 @@ def resolve(changes: Changes, *, recipes: bool = True) -> RunSettings:
     if own.get("steps") == settings.train.steps:  # the recipe's cadence is made for its length
         fixed |= own
     return replace(settings, train=often_enough(settings.train, fixed))
+
+
+def default_recipe(data: str, method: str, use: str | None) -> str:
+    """Return the name of the recipe that a run has by default. use: of its backbone."""
+    if use == "frozen":
+        return use
+    return RunSettings.recipe if is_own_images(data) else PREFERRED.get(method, RunSettings.recipe)
+
+
+def check_recipe(named: Any, method: str, sources: Mapping[str, str]) -> None:
+    """Raise an `AggMatchError` if there is no recipe of this name, or none for the method."""
+    require_text("recipe", named, sources)
+    if named not in NAMED:
+        raise unknown("recipe", named, NAMED, see="aggmatch list recipes")
+    if NAMED[named] and not {method, ANY} & NAMED[named].keys():
+        problem = f"must be {RunSettings.recipe} for {method}: {named} is for {', '.join(NAMED[named])}"
+        raise InvalidValue("recipe", problem, sources.get("recipe", ""))
 
 
 def often_enough(train: TrainSettings, fixed: Collection[str]) -> TrainSettings:

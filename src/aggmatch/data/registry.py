@@ -139,8 +139,9 @@ def load(
         `path/to/file.py:NAME`, a `Source`.
     data_dir: folder of the official files; `download` fetches missing files into it.
     progress: progress callback; takes what is done so far and the total, in bytes of a download or in own images.
-    side, holdout: for own images, the size to which they are scaled, and the share of the labelled images that become
-        test images if there are none; 0 for no test images.
+    side: for own images, the height and width to which they are scaled.
+    holdout: for own images without a test folder, the share of the labelled images that becomes the test set; 0 for no
+        test set.
     labels_file: for own images, a table with the columns file and label; otherwise folders are classes.
     cache_dir: folder in which decoded images are cached; see `files.cache_folder`.
     Returns images as uint8, (N, channels, height, width). Raises `AggMatchError` if they cannot be read.

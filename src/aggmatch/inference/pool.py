@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from aggmatch.augment.views import Augmenter
-from aggmatch.cache import Cache
 from aggmatch.config import Changes
 from aggmatch.data import DataSet, Images, Split, is_own_images
 from aggmatch.data.images import UNKNOWN
@@ -21,10 +20,10 @@ from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import evaluating, predict
 from aggmatch.features import FeatureStore
-from aggmatch.files import cache_folder
 from aggmatch.inference.model import Snapshot, TrainedModel
 from aggmatch.models import Network, build_network, images_at_once
-from aggmatch.models.pretrained import HINT, freeze, load_pretrained
+from aggmatch.models.pretrained import HINT
+from aggmatch.models.registry import load_backbone
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
 
@@ -89,17 +88,14 @@ def pretrained_store(settings: RunSettings, pixels: Tensor) -> FeatureStore:
     """Return the store of features of the pretrained backbone that the settings name."""
     model = settings.model
     network = build_network(model.name, channels=pixels.shape[1], classes=2, use="frozen", side=model.side)
-    assert network.frozen is not None, "the use is frozen"
-    load_pretrained(network.frozen, model.name, model.weights)
-    freeze(network.frozen)
+    load_backbone(network, "frozen", model)
     network.normalize_by(pixels)
     return store_of(network.to(choose_device(settings.runtime.device)), settings, mirror=True)
 
 
 def store_of(network: Network, settings: RunSettings, *, mirror: bool) -> FeatureStore:
     """Return the store of features of a network's frozen backbone."""
-    cache = Cache(cache_folder(settings.runtime.cache_dir) / "features")
-    return FeatureStore(network, Augmenter(settings.views, mirror=mirror), cache)
+    return FeatureStore(network, Augmenter(settings.views, mirror=mirror), settings.runtime.cache_dir)
 
 
 def pool_of_run(

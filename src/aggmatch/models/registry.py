@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from aggmatch.config import Range, Settings
 from aggmatch.errors import AggMatchError
 from aggmatch.models.network import Network, Standardize, feature_width
-from aggmatch.models.pretrained import BackboneUse
+from aggmatch.models.pretrained import BackboneUse, freeze, load_pretrained
 from aggmatch.registry import Registry, is_code
 from aggmatch.validate import InvalidValue
 
@@ -75,6 +75,19 @@ def build_network(
     return Network(Standardize(features), classes, channels, frozen=backbone, side=side)
 
 
+def load_backbone(
+    network: Network, use: BackboneUse, model: ModelSettings, stored: Mapping[str, Tensor] | None = None
+) -> None:
+    """Load the pretrained weights that a use of the backbone needs, and freeze it if it is frozen.
+
+    stored: weights of a frozen backbone, as a run stored them, in place of the pretrained ones.
+    """
+    if stored is None and use != "scratch":
+        load_pretrained(network.frozen or network.backbone, model.name, model.weights)
+    if network.frozen is not None:
+        freeze(network.frozen, stored)
+
+
 def build_backbone(name: str, channels: int, classes: int) -> nn.Module:
     """Return a backbone with random weights, or with pretrained ones if it loads them itself."""
     family, *numbers = name.split("-")
@@ -113,8 +126,8 @@ def timm_builder(name: str) -> Callable[[int, int], nn.Module]:
             state: Mapping[str, Tensor] = timm.create_model(name, True, num_classes=0, in_chans=channels).state_dict()
             return state
 
-        for name_, value in {**facts, "installed_weights": installed_weights}.items():
-            setattr(backbone, name_, value)
+        for fact, value in {**facts, "installed_weights": installed_weights}.items():
+            setattr(backbone, fact, value)
         return backbone
 
     return build

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from aggmatch.augment.views import Augmenter
-from aggmatch.cache import Cache
 from aggmatch.data import DataSet, Images, Split
 from aggmatch.features import PLAIN, Features, FeatureStore
 from aggmatch.methods import Views
-from aggmatch.models import Network
 from aggmatch.models.network import Standardize
 from aggmatch.probes import probe_accuracies
 
@@ -57,20 +55,18 @@ class FeatureInputs:
     view is seen many times, and dropout makes it differ each time.
     """
 
-    def __init__(
-        self, network: Network, data: DataSet, split: Split, views: Views, augment: Augmenter, cache: Cache
-    ) -> None:
-        store, device = FeatureStore(network, augment, cache), network.mean.device
-        count, names = augment.settings.cached, {*views.labeled, *views.unlabeled}
+    def __init__(self, store: FeatureStore, data: DataSet, split: Split, views: Views) -> None:
+        network, settings = store.network, store.augment.settings
+        count, names = settings.cached, {*views.labeled, *views.unlabeled}
         counts = {PLAIN: 1} | {name: 1 if name == PLAIN else count for name in sorted(names)}
         cached = store.views(data.train.pixels, counts)
         plain = cached[PLAIN][:, 0]
         assert isinstance(network.backbone, Standardize), "networks on frozen features standardise them first"
         network.backbone.fit(plain)
-        self.mean, self.dropout = network.backbone.mean, augment.settings.feature_dropout
-        self.cached = {name: cached[name].to(device) for name in names}
-        self.plain = plain.float().to(device)
-        self.test = Features(store.plain(data.test.pixels), data.test.labels)
+        self.mean, self.dropout = network.backbone.mean, settings.feature_dropout
+        self.cached = {name: cached[name].to(store.device) for name in names}
+        self.plain = plain.float().to(store.device)
+        self.test = Features(store.plain(data.test.pixels) if len(data.test) else plain[:0], data.test.labels)
         self.labeled = Features(plain[split.labeled], split.labels)
         self.split = split
 

@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 
 from aggmatch.augment.views import Augmenter
-from aggmatch.cache import Cache
 from aggmatch.data import DataSet, Split
 from aggmatch.data.streams import BalancedStream, IndexStream
 from aggmatch.devices import choose_threads, computing_on, has_bfloat16, side_stream
 from aggmatch.errors import AggMatchError
-from aggmatch.files import cache_folder
+from aggmatch.features import FeatureStore
 from aggmatch.functional import score_pseudo_labels
 from aggmatch.methods import Batch, Method, StepResult, build_modules
 from aggmatch.models import Network
-from aggmatch.models.pretrained import freeze, load_pretrained
+from aggmatch.models.registry import load_backbone
 from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.settings import RunSettings
 from aggmatch.training.cuda_graph import Captured
@@ -102,11 +101,7 @@ class Trainer:
                 unlabeled=unlabeled,
                 class_shares=tuple((self.labels.bincount(minlength=len(data.classes)) / len(self.labels)).tolist()),
             )
-        if frozen is None and self.settings.train.backbone != "scratch":
-            model = self.settings.model
-            load_pretrained(online.frozen or online.backbone, model.name, model.weights)
-        if online.frozen is not None:
-            freeze(online.frozen, frozen)
+        load_backbone(online, self.settings.train.backbone, self.settings.model, frozen)
         online.exact = self.settings.train.exact_gradient
         online.normalize_by(data.train.pixels)
         online.to(self.device)
@@ -120,8 +115,8 @@ class Trainer:
         augment = Augmenter(self.settings.views, mirror=data.mirror)
         if self.online.frozen is None:
             return ImageInputs(data, split, augment, self.device)
-        cache = Cache(cache_folder(self.settings.runtime.cache_dir) / "features")
-        inputs = FeatureInputs(self.online, data, split, self.method.views, augment, cache)
+        store = FeatureStore(self.online, augment, self.settings.runtime.cache_dir)
+        inputs = FeatureInputs(store, data, split, self.method.views)
         copy_buffers(self.average, self.online)  # mean and deviation of the features
         return inputs
 
