@@ -15,7 +15,8 @@ from aggmatch.training.trainer import Trainer
 
 BACKBONE = {"model__name": f"{Path(__file__).with_name('frozen_backbone.py')}:Bands", "views__cached": 2}
 SPECIAL = {
-    "cold start": {"recipe": "cold-start", "method__slots": 16, "method__subsets": 4, "method__rotated": 16},
+    "cold start": {"recipe": "cold-start", "method__slots": 16, "method__subsets": 4, "method__rotated": 16}
+    | {"method__rotation_steps": WARM_CALLS + 2},
     "exact gradient": {"train__exact_gradient": True},
     "frozen": {"train__backbone": "frozen", **BACKBONE},
     "finetune": {"train__backbone": "finetune", **BACKBONE},
@@ -106,7 +107,7 @@ def test_a_captured_step_equals_the_ordinary_one_in_every_way_to_train(toy_data,
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     changes = {"model__name": "wrn-10-2"} | SPECIAL[way]
     ordinary, captured = (make(toy_data, toy_split, "aggmatch", runtime__graph=g, **changes) for g in (False, True))
-    for _ in range(WARM_CALLS + 5):
+    for _ in range(2 * WARM_CALLS + 5):
         ordinary.step()
         captured.step()
     assert captured.graph is not None
