@@ -297,7 +297,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 def read_lines(path: Path) -> list[bytes]:
     """Return the lines of a log; a last line that a kill cut short is left out."""
     *lines, last = read_file(path).split(b"\n")  # complete lines end with a newline
-    return [*lines, last] if is_record(last) else lines
+    return [*lines, last] if last and is_record(last) else lines
 
 
 def read_file(path: Path) -> bytes:
