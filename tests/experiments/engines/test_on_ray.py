@@ -1,0 +1,197 @@
+"""Runs on a real Ray of two workers on this machine, and what is checked before Ray starts."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from aggmatch.errors import AggMatchError
+from aggmatch.experiments.engines import on_ray
+from aggmatch.experiments.engines.on_ray import OnRay, RayCluster
+from aggmatch.runs import checkpoint
+from aggmatch.runs.folder import RunFolder
+
+LONGEST = 90.0
+"""Seconds until a test gives up."""
+MARK = "AGGMATCH_TEST_OF_RAY"
+"""A variable in the environment of the workers of one test."""
+
+
+def wait_for(what, process):
+    """Return the first value of `what()` that is not empty, or None if the process ends first."""
+    started = time.monotonic()
+    while process.poll() is None and time.monotonic() - started < LONGEST:
+        if value := what():
+            return value
+        time.sleep(0.02)
+    return None
+
+
+def worker_of(title: str, mark: str) -> int | None:
+    """The process that trains the run with a title."""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            name, environment = (place / "cmdline").read_bytes(), (place / "environ").read_bytes()
+        except OSError:  # over, or of somebody else
+            continue
+        if name.rstrip(b"\0") == f"ray::{title}".encode() and f"{MARK}={mark}".encode() in environment.split(b"\0"):
+            return int(place.name)
+    return None
+
+
+def content(folder: Path) -> tuple[bytes, list[dict[str, object]]]:
+    """What a run computed and logged, without times."""
+    times = ("seconds", "images_per_second")
+    records = [{key: record[key] for key in record if key not in times} for record in RunFolder(folder).records()]
+    return (folder / "model.safetensors").read_bytes(), records
+
+
+@pytest.fixture
+def compare(tmp_path, words, importable, run):
+    """Starts `aggmatch compare` with methods, on a Ray that it starts, or here; both in the folder of the test."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'aggmatch[cluster]'")
+    if not Path("/proc/self/environ").exists():
+        pytest.skip("finds the workers of Ray in /proc")
+    started = []
+    every = {"train.log_every": 4, "train.evaluate_every": 20, "runtime.checkpoint_every": 20}
+    common = ["compare", "digits", "--labels", "20", "--folds", "1", "--steps", "240", "--device", "cpu", *words]
+    common += [word for key, value in every.items() for word in ("--set", f"{key}={value}")]
+
+    def here(methods: str, out: str) -> None:
+        code, _, err = run(*common, "--methods", methods, "--out", out, "--quiet")
+        assert code == 0, err
+
+    def on_ray(methods: str, out: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "aggmatch", *common, "--methods", methods, "--out", out]
+        command += ["--on", "ray", "--address", "local"]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(command, env={**os.environ, MARK: tmp_path.name}, text=True, **streams)
+        started.append(process)
+        return process
+
+    yield SimpleNamespace(here=here, on_ray=on_ray)
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_changes_no_weight_and_no_line_of_the_log(compare, tmp_path):
+    command = compare.on_ray("fixmatch,supervised", "remote")
+    title, folder = "fixmatch fold 0", RunFolder(tmp_path / "remote/fixmatch/fold0")
+    wait_for(lambda: len(checkpoint.found(folder.checkpoints)) > 1, command)
+    worker = worker_of(title, tmp_path.name)
+    assert worker, command.communicate()
+    os.kill(worker, signal.SIGKILL)
+    assert not folder.summary.exists(), "it was killed too late"
+    out, err = command.communicate(timeout=LONGEST)
+    assert command.returncode == 0, (out, err)
+    lines = [line.removeprefix(f"{title}  ") for line in out.splitlines() if line.startswith(title)]
+    assert [line for line in lines if "step" not in line] == ["started", "interrupted", "started", "finished"]
+    compare.here("fixmatch,supervised", "here")
+    for method in ("fixmatch", "supervised"):
+        assert content(tmp_path / f"remote/{method}/fold0") == content(tmp_path / f"here/{method}/fold0")
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_the_runs_on_the_cluster_and_they_continue_here(compare, tmp_path):
+    command = compare.on_ray("fixmatch", "stopped")
+    folder = RunFolder(tmp_path / "stopped/fixmatch/fold0")
+    wait_for(lambda: checkpoint.found(folder.checkpoints), command)
+    command.send_signal(signal.SIGINT)
+    out, err = command.communicate(timeout=LONGEST)
+    assert command.returncode == 128 + signal.SIGINT, (out, err)
+    assert "Stopped and saved" in err
+    assert not folder.summary.exists()
+    assert worker_of("fixmatch fold 0", tmp_path.name) is None
+    compare.here("fixmatch", "stopped")
+    compare.here("fixmatch", "here")
+    assert content(folder.path) == content(tmp_path / "here/fixmatch/fold0")
+
+
+def test_without_ray_the_message_says_how_to_install_it(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    code, _, err = run(*["compare", "digits", "--methods", "supervised", "--folds", "1", "--steps", "4", "--on", "ray"])
+    assert code == 2
+    assert "pip install 'aggmatch[cluster]'" in err
+
+
+class FakeRay:
+    """As much of Ray as connecting needs. gpus: of the cluster."""
+
+    def __init__(self, gpus=0.0, error=None):
+        self.gpus, self.error, self.addresses = gpus, error, []
+        self.util = SimpleNamespace(
+            queue=SimpleNamespace(Queue=lambda *_, **__: None),
+            scheduling_strategies=SimpleNamespace(NodeAffinitySchedulingStrategy=lambda *_, **__: None),
+        )
+
+    def is_initialized(self):
+        return False
+
+    def init(self, address, **_):
+        self.addresses.append(address)
+        if self.error:
+            raise self.error
+
+    def cluster_resources(self):
+        return {"CPU": 8.0, "GPU": self.gpus} if self.gpus else {"CPU": 8.0}
+
+    def get_runtime_context(self):
+        return SimpleNamespace(get_node_id=lambda: "node")
+
+    def remote(self, **_):
+        return lambda function: function
+
+
+@pytest.fixture
+def cluster(monkeypatch, plan):
+    """Connects to a fake Ray for a run with these settings."""
+
+    def make(ray, at_once=1, address=None, **changes):
+        monkeypatch.setattr(on_ray, "import_ray", lambda: ray)
+        return RayCluster(address, plan(**changes).runs, at_once)
+
+    return make
+
+
+def test_a_run_takes_a_share_of_a_gpu_if_the_cluster_has_one_or_the_run_asks_for_it(cluster):
+    assert cluster(FakeRay()).resources == {"num_cpus": 1, "num_gpus": 0}
+    assert cluster(FakeRay(gpus=2.0), 4).resources == {"num_cpus": 1, "num_gpus": 0.25}
+    assert cluster(FakeRay(gpus=2.0), runtime__device="cpu", runtime__threads=3).resources["num_gpus"] == 0
+    waiting = cluster(FakeRay(), 2, runtime__device="cuda", runtime__threads=3)
+    assert waiting.resources == {"num_cpus": 3, "num_gpus": 0.5}
+    assert waiting.needs == "3 CPU and 0.5 GPU"
+
+
+def test_a_certain_gpu_cannot_be_asked_for(cluster):
+    with pytest.raises(AggMatchError, match="runtime.device is 'cuda:1'"):
+        cluster(FakeRay(gpus=2.0), runtime__device="cuda:1")
+
+
+def test_the_address_comes_from_the_option_or_else_from_the_environment(cluster, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    ray = FakeRay()
+    cluster(ray)
+    cluster(ray, address="local")
+    assert ray.addresses == ["10.0.0.1:6379", "local"]
+    with pytest.raises(AggMatchError, match="ray://10.0.0.1:10001"):
+        cluster(ray, address="ray://10.0.0.1:10001")
+
+
+def test_an_address_where_no_cluster_is_is_named(cluster):
+    with pytest.raises(AggMatchError, match="10.0.0.9:6379.*nobody answers"):
+        cluster(FakeRay(error=ConnectionError("nobody answers\nmore")), address="10.0.0.9:6379")
+
+
+def test_finished_runs_need_no_cluster(plan, pretend, monkeypatch):
+    monkeypatch.setattr(on_ray, "import_ray", lambda: pytest.fail("Ray is not needed"))
+    runs = plan().runs[:2]
+    for run in runs:
+        pretend(run, 50.0)
+    assert list(OnRay().train(runs, quiet=True)) == []
