@@ -65,40 +65,33 @@ def seen(events, run):
     ]
 
 
-def content(run):
-    """What a run computed and logged, without times."""
-    times = ("seconds", "images_per_second")
-    records = [{k: v for k, v in record.items() if k not in times} for record in run.folder.records()]
-    return run.folder.model.read_bytes(), records
-
-
 @pytest.fixture
-def undisturbed(plan, tmp_path):
+def undisturbed(plan, tmp_path, follow):
     """The same runs, trained here."""
     runs = plan().runs[:2]
     copies = [type(run)(run.settings, tmp_path / "undisturbed" / run.path.name, run.title) for run in runs]
     for run in copies:
-        run.complete(lambda live, _: deque(live.train(), maxlen=0))
+        run.complete(follow)
     return copies
 
 
-def test_a_run_whose_machine_is_lost_resumes_from_the_files_that_came_home(plan, undisturbed):
+def test_a_run_whose_machine_is_lost_resumes_from_the_files_that_came_home(plan, undisturbed, content):
     runs = plan().runs[:2]
     cluster = FakeCluster({runs[0].title: [4]})  # started, logged, a piece, the list of files
     events = list(RemoteTraining(runs, cluster).train())
     assert seen(events, runs[0]) == ["started", 2, "interrupted", "started", 4, "finished"]
     assert seen(events, runs[1]) == ["started", 2, 4, "finished"]
     assert [job.had_files for job in cluster.jobs] == [False, False, True]
-    assert [content(run) for run in runs] == [content(run) for run in undisturbed]
+    assert [content(run.path) for run in runs] == [content(run.path) for run in undisturbed]
     assert all(run.read().finished for run in runs)
 
 
-def test_a_run_whose_machine_is_lost_within_a_parcel_starts_from_the_files_before(plan, undisturbed):
+def test_a_run_whose_machine_is_lost_within_a_parcel_starts_from_the_files_before(plan, undisturbed, content):
     run = plan().runs[0]
     cluster = FakeCluster({run.title: [3]})
     events = list(RemoteTraining([run], cluster).train())
     assert seen(events, run) == ["started", 2, "interrupted", "started", 2, 4, "finished"]
-    assert content(run) == content(undisturbed[0])
+    assert content(run.path) == content(undisturbed[0].path)
 
 
 def test_the_folder_keeps_two_checkpoints_and_no_lock_of_the_machine(plan):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -44,13 +45,6 @@ def worker_of(title: str, mark: str) -> int | None:
     return None
 
 
-def content(folder: Path) -> tuple[bytes, list[dict[str, object]]]:
-    """What a run computed and logged, without times."""
-    times = ("seconds", "images_per_second")
-    records = [{key: record[key] for key in record if key not in times} for record in RunFolder(folder).records()]
-    return (folder / "model.safetensors").read_bytes(), records
-
-
 @pytest.fixture
 def compare(tmp_path, words, importable, run):
     """Starts `aggmatch compare` with methods, on a Ray that it starts, or here; both in the folder of the test."""
@@ -69,8 +63,8 @@ def compare(tmp_path, words, importable, run):
     def on_ray(methods: str, out: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "aggmatch", *common, "--methods", methods, "--out", out]
         command += ["--on", "ray", "--address", "local"]
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = subprocess.Popen(command, env={**os.environ, MARK: tmp_path.name}, text=True, **streams)
+        environment, pipe = {**os.environ, MARK: tmp_path.name}, subprocess.PIPE
+        process = subprocess.Popen(command, env=environment, text=True, stdout=pipe, stderr=pipe)
         started.append(process)
         return process
 
@@ -81,7 +75,7 @@ def compare(tmp_path, words, importable, run):
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_changes_no_weight_and_no_line_of_the_log(compare, tmp_path):
+def test_a_worker_that_is_killed_changes_no_weight_and_no_line_of_the_log(compare, content, tmp_path):
     command = compare.on_ray("fixmatch,supervised", "remote")
     title, folder = "fixmatch fold 0", RunFolder(tmp_path / "remote/fixmatch/fold0")
     wait_for(lambda: len(checkpoint.found(folder.checkpoints)) > 1, command)
@@ -99,7 +93,7 @@ def test_a_worker_that_is_killed_changes_no_weight_and_no_line_of_the_log(compar
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_the_runs_on_the_cluster_and_they_continue_here(compare, tmp_path):
+def test_ctrl_c_saves_the_runs_on_the_cluster_and_they_continue_here(compare, content, tmp_path):
     command = compare.on_ray("fixmatch", "stopped")
     folder = RunFolder(tmp_path / "stopped/fixmatch/fold0")
     wait_for(lambda: checkpoint.found(folder.checkpoints), command)
@@ -175,18 +169,24 @@ def test_a_certain_gpu_cannot_be_asked_for(cluster):
 
 
 def test_the_address_comes_from_the_option_or_else_from_the_environment(cluster, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
     ray = FakeRay()
     cluster(ray)
     cluster(ray, address="local")
-    assert ray.addresses == ["10.0.0.1:6379", "local"]
+    assert ray.addresses == ["auto", "local"]
     with pytest.raises(AggMatchError, match="ray://10.0.0.1:10001"):
         cluster(ray, address="ray://10.0.0.1:10001")
 
 
-def test_an_address_where_no_cluster_is_is_named(cluster):
-    with pytest.raises(AggMatchError, match="10.0.0.9:6379.*nobody answers"):
-        cluster(FakeRay(error=ConnectionError("nobody answers\nmore")), address="10.0.0.9:6379")
+def test_an_address_where_no_cluster_is_is_named_at_once(cluster):
+    with pytest.raises(AggMatchError, match="at auto: nobody answers. Start it"):
+        cluster(FakeRay(error=ConnectionError("nobody answers.\nmore")), address="auto")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    ray = FakeRay()
+    with pytest.raises(AggMatchError, match=f"at 127.0.0.1:{port}: .*refused"):
+        cluster(ray, address=f"127.0.0.1:{port}")
+    assert not ray.addresses
 
 
 def test_finished_runs_need_no_cluster(plan, pretend, monkeypatch):

@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import time
-from collections import deque
 from pathlib import Path
 
 import pytest
@@ -53,8 +52,8 @@ def fake(tmp_path, monkeypatch, importable) -> Path:
 def start(script: Path, number: int) -> subprocess.Popen[str]:
     """Start a task of the array as Slurm does."""
     environment = os.environ | {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_JOB_ID": "77"}
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.Popen(["bash", script], env=environment, text=True, **streams)  # type: ignore[call-overload,no-any-return]
+    command, pipe = ["bash", str(script)], subprocess.PIPE
+    return subprocess.Popen(command, env=environment, text=True, stdout=pipe, stderr=subprocess.STDOUT)
 
 
 def finish(task: subprocess.Popen[str]) -> tuple[int, str]:
@@ -70,15 +69,11 @@ def wait_for(condition, task):
         time.sleep(0.02)
 
 
-def content(run):
-    """What a run computed and logged, without times."""
-    times = ("seconds", "images_per_second")
-    records = [{key: record[key] for key in record if key not in times} for record in run.folder.records()]
-    return run.folder.model.read_bytes(), records
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "queued_again"), [(signal.SIGTERM, False), (signal.SIGUSR1, True)])
-def test_a_task_that_is_stopped_and_queued_again_gives_the_same_result(plan, fake, tmp_path, number, queued_again):
+def test_a_task_that_is_stopped_and_queued_again_gives_the_same_result(
+    plan, fake, follow, content, tmp_path, number, queued_again
+):
     run = plan(train__steps=200, runtime__checkpoint_every=20, train__evaluate_every=100).runs[0]
     assert not list(Slurm(tmp_path / "out", submit=True).train([run], quiet=True))
     script = fake / "submitted.sh"
@@ -95,8 +90,8 @@ def test_a_task_that_is_stopped_and_queued_again_gives_the_same_result(plan, fak
     code, out = finish(start(script, 0))
     assert (code, run.finished) == (0, True), out
     undisturbed = PlannedRun(run.settings, tmp_path / "undisturbed", "")
-    undisturbed.complete(lambda live, _: deque(live.train(), maxlen=0))
-    assert content(run) == content(undisturbed)
+    undisturbed.complete(follow)
+    assert content(run.path) == content(undisturbed.path)
 
 
 def test_a_second_call_submits_only_what_is_neither_finished_nor_in_the_queue(plan, fake, tmp_path, capsys, pretend):

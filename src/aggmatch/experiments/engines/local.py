@@ -15,7 +15,7 @@ class InTurn:
     Example: `InTurn(lambda run, title: print(title, *run.train())).train(runs, quiet=True)`.
     """
 
-    stopped_by = None
+    stopped_by: int | None = None
     later = 0
 
     def __init__(self, follow: Follow) -> None:

@@ -6,6 +6,8 @@ it run only a few messages ahead of the reader. What happens to a run whose mach
 
 import logging
 import os
+import re
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,8 +17,11 @@ from aggmatch.experiments.engines.worker import Message, Order, train_run
 from aggmatch.experiments.planned import Failure, PlannedRun
 from aggmatch.experiments.progress import show_progress
 
+ADDRESS = re.compile(r"[^/]+:\d+")
 AHEAD = 8
 """Messages that a task may be ahead of the reader."""
+ANSWER = 10.0
+"""Seconds in which a cluster must answer."""
 
 
 class OnRay:
@@ -156,9 +161,12 @@ def connect(ray: Any, address: str | None) -> None:
         )
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that starts here reports to nobody
     try:
+        if address and ADDRESS.fullmatch(address):  # Ray itself tries for minutes
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), ANSWER).close()
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise AggMatchError(
-            f"Cannot connect to Ray at {address or 'this machine'}: {reason} Start it with: ray start --head"
+            f"Cannot connect to Ray at {address or 'this machine'}: {reason}. Start it there with: ray start --head"
         ) from None

@@ -82,7 +82,7 @@ class Slurm:
     Example: `Slurm(Path("runs/mine"), ["time=12:00:00"], submit=True).train(runs, quiet=False)`.
     """
 
-    stopped_by = None
+    stopped_by: int | None = None
 
     def __init__(
         self,
