@@ -33,7 +33,7 @@ def wait_for(what, process):
     return None
 
 
-def worker_of(title: str, mark: str) -> int | None:
+def find_worker(title: str, mark: str) -> int | None:
     """The process that trains the run with a title."""
     for place in Path("/proc").glob("[0-9]*"):
         try:
@@ -53,7 +53,7 @@ def compare(tmp_path, words, importable, run):
         pytest.skip("finds the workers of Ray in /proc")
     started = []
     every = {"train.log_every": 4, "train.evaluate_every": 20, "runtime.checkpoint_every": 20}
-    common = ["compare", "digits", "--labels", "20", "--folds", "1", "--steps", "240", "--device", "cpu", *words]
+    common = ["compare", "digits", "--labels", "20", "--folds", "1", "--steps", "300", "--device", "cpu", *words]
     common += [word for key, value in every.items() for word in ("--set", f"{key}={value}")]
 
     def here(methods: str, out: str) -> None:
@@ -75,37 +75,38 @@ def compare(tmp_path, words, importable, run):
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_changes_no_weight_and_no_line_of_the_log(compare, content, tmp_path):
+def test_neither_a_killed_worker_nor_ctrl_c_changes_a_weight_or_a_line_of_the_log(compare, content, tmp_path):
     command = compare.on_ray("fixmatch,supervised", "remote")
-    title, folder = "fixmatch fold 0", RunFolder(tmp_path / "remote/fixmatch/fold0")
-    wait_for(lambda: len(checkpoint.found(folder.checkpoints)) > 1, command)
-    worker = worker_of(title, tmp_path.name)
-    assert worker, command.communicate()
-    os.kill(worker, signal.SIGKILL)
-    assert not folder.summary.exists(), "it was killed too late"
-    out, err = command.communicate(timeout=LONGEST)
-    assert command.returncode == 0, (out, err)
-    lines = [line.removeprefix(f"{title}  ") for line in out.splitlines() if line.startswith(title)]
-    assert [line for line in lines if "step" not in line] == ["started", "interrupted", "started", "finished"]
-    compare.here("fixmatch,supervised", "here")
-    for method in ("fixmatch", "supervised"):
-        assert content(tmp_path / f"remote/{method}/fold0") == content(tmp_path / f"here/{method}/fold0")
+    killed, stopped = (RunFolder(tmp_path / f"remote/{method}/fold0") for method in ("fixmatch", "supervised"))
 
+    def worker_of(title: str) -> int:
+        worker = find_worker(title, tmp_path.name)
+        assert worker, command.communicate()
+        return worker
 
-@pytest.mark.slow
-def test_ctrl_c_saves_the_runs_on_the_cluster_and_they_continue_here(compare, content, tmp_path):
-    command = compare.on_ray("fixmatch", "stopped")
-    folder = RunFolder(tmp_path / "stopped/fixmatch/fold0")
-    wait_for(lambda: checkpoint.found(folder.checkpoints), command)
+    wait_for(lambda: checkpoint.found(stopped.checkpoints), command)
+    paused = worker_of("supervised fold 0")  # so that it is in training when the other one is finished
+    os.kill(paused, signal.SIGSTOP)
+    wait_for(lambda: len(checkpoint.found(killed.checkpoints)) > 1, command)
+    os.kill(worker_of("fixmatch fold 0"), signal.SIGKILL)
+    assert not killed.summary.exists(), "it was killed too late"
+    wait_for(killed.summary.exists, command)
     command.send_signal(signal.SIGINT)
+    time.sleep(1.5)  # until the command has asked its workers to stop
+    os.kill(paused, signal.SIGCONT)
     out, err = command.communicate(timeout=LONGEST)
+
     assert command.returncode == 128 + signal.SIGINT, (out, err)
     assert "Stopped and saved" in err
-    assert not folder.summary.exists()
-    assert worker_of("fixmatch fold 0", tmp_path.name) is None
-    compare.here("fixmatch", "stopped")
-    compare.here("fixmatch", "here")
-    assert content(folder.path) == content(tmp_path / "here/fixmatch/fold0")
+    lines = [line.split("  ") for line in out.splitlines()]
+    events = [line[1] for line in lines if line[0] == "fixmatch fold 0" and len(line) == 2]
+    assert events == ["started", "interrupted", "started", "finished"]
+    assert not stopped.summary.exists()
+    assert ["supervised fold 0", "stopped"] in lines
+    compare.here("fixmatch,supervised", "remote")  # continues
+    compare.here("fixmatch,supervised", "here")
+    for folder in (killed, stopped):
+        assert content(folder.path) == content(tmp_path / "here" / folder.path.relative_to(tmp_path / "remote"))
 
 
 def test_without_ray_the_message_says_how_to_install_it(run, monkeypatch):
