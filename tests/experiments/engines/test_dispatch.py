@@ -145,7 +145,7 @@ def test_an_error_of_training_names_the_folder_at_home(plan):
     run = plan(optim__lr=1e30).runs[0]
     events = list(RemoteTraining([run], FakeCluster()).train())
     assert "not finite" in seen(events, run)[-1]
-    assert "/aggmatch-here-" not in seen(events, run)[-1]
+    assert "/aggmatch-" not in seen(events, run)[-1]
 
 
 def test_files_that_cannot_be_unpacked_end_only_their_run(plan):

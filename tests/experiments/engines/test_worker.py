@@ -42,11 +42,12 @@ def test_a_folder_that_a_killed_process_left_is_deleted_and_others_stay(tmp_path
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     over = subprocess.Popen(["true"])
     over.wait()
+    monkeypatch.setattr("aggmatch.experiments.engines.worker.machine", lambda: "n1")
     left = [f"aggmatch-n1-{over.pid}-x", f"aggmatch-n1-{os.getpid()}-x", f"aggmatch-n2-{over.pid}-x"]
     dead, alive, foreign = (tmp_path / name for name in left)
     for folder in (dead, alive, foreign):
         folder.mkdir()
-    with scratch_folder("n1") as scratch:
+    with scratch_folder() as scratch:
         assert (dead.exists(), alive.exists(), foreign.exists()) == (False, True, True)
         assert scratch.stat().st_mode & 0o777 == 0o700
     assert not scratch.exists()

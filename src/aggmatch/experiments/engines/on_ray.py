@@ -128,8 +128,7 @@ def run_task(order: Order, pieces: Sequence[Any], stop_sign: Any) -> Iterator[Me
         except ray.exceptions.RayError:  # the command is gone, and Ray ends its tasks
             return False
 
-    machine = ray.get_runtime_context().get_node_id()
-    yield from train_run(order, (ray.get(piece) for piece in pieces), stop, machine)
+    yield from train_run(order, (ray.get(piece) for piece in pieces), stop)
 
 
 def wants_gpu(run: PlannedRun) -> bool:

@@ -19,7 +19,7 @@ from aggmatch import __version__
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.engines.parcels import Stamp, files_of, pack, unpack
 from aggmatch.experiments.planned import PlannedRun
-from aggmatch.files import is_running
+from aggmatch.files import digest, is_running
 from aggmatch.runs import checkpoint
 from aggmatch.training.run import Stopped, start_or_resume
 
@@ -52,13 +52,11 @@ class Message(NamedTuple):
     value: Any = None
 
 
-def train_run(
-    order: Order, pieces: Iterable[bytes], stop: Callable[[], bool], machine: str = "here"
-) -> Iterator[Message]:
+def train_run(order: Order, pieces: Iterable[bytes], stop: Callable[[], bool]) -> Iterator[Message]:
     """Train a run to its end and yield what happens.
 
     The files of the run follow each checkpoint. pieces: the archive of the files so far. stop: says whether to save and
-    stop; a thread asks it. machine: a name of the machine that no other one has.
+    stop; a thread asks it.
     """
     yield Message("started", f"process {os.getpid()} on {platform.node()}")
     if order.version != __version__:
@@ -67,7 +65,7 @@ def train_run(
         return
     with suppress(OSError):
         os.chdir(order.folder)
-    with scratch_folder(machine) as scratch:
+    with scratch_folder() as scratch:
         path = scratch / "run"
         sent: dict[str, Stamp] = {}
         try:
@@ -115,15 +113,21 @@ def send(path: Path, sent: dict[str, Stamp]) -> Iterator[Message]:
 
 
 @contextmanager
-def scratch_folder(machine: str) -> Iterator[Path]:
+def scratch_folder() -> Iterator[Path]:
     """Yield a new folder on a local disk; delete it at the end, and first those that killed processes left here."""
-    start = f"aggmatch-{machine}-"
+    start = f"aggmatch-{machine()}-"
     for left in Path(tempfile.gettempdir()).glob(f"{start}*"):
         process = left.name.removeprefix(start).split("-")[0]
         if process.isdecimal() and not is_running(int(process)):
             shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f"{start}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
+
+
+def machine() -> str:
+    """A name of this machine or container: within it, a number stands for one process."""
+    space = Path("/proc/self/ns/pid")
+    return digest(f"{platform.node()} {space.stat().st_ino if space.exists() else ''}".encode())
 
 
 @contextmanager
