@@ -6,11 +6,13 @@ from collections import deque
 
 import pytest
 
+from aggmatch.errors import AggMatchError
 from aggmatch.experiments.engines import dispatch
 from aggmatch.experiments.engines.dispatch import MachineLost, RemoteTraining
 from aggmatch.experiments.engines.worker import Message, train_run
 from aggmatch.experiments.parallel import Event
 from aggmatch.experiments.planned import Failure
+from aggmatch.training.run import Run
 
 
 class Job:
@@ -141,11 +143,29 @@ def test_if_a_folder_holds_other_things_or_a_run_fails_the_others_go_on(plan, pr
     assert good.finished
 
 
-def test_an_error_of_training_names_the_folder_at_home(plan):
-    run = plan(optim__lr=1e30).runs[0]
+def test_an_error_of_training_names_the_folder_at_home(plan, monkeypatch):
+    def fail(settings, path, download):
+        raise AggMatchError(f"Cannot lock {path / '.lock'}.")
+
+    monkeypatch.setattr("aggmatch.experiments.engines.worker.start_or_resume", fail)
+    run = plan().runs[0]
     events = list(RemoteTraining([run], FakeCluster()).train())
-    assert "not finite" in seen(events, run)[-1]
-    assert "/aggmatch-" not in seen(events, run)[-1]
+    assert seen(events, run) == ["started", f"Cannot lock {run.path / '.lock'}."]
+
+
+def test_a_run_that_diverges_fails_and_its_last_good_checkpoint_comes_home(plan, monkeypatch):
+    run = plan(train__steps=20).runs[0]
+    check = Run.check_finite
+
+    def diverge(live, **options):
+        if live.state.steps_done > 4:
+            raise AggMatchError("loss is not finite")
+        check(live, **options)
+
+    monkeypatch.setattr(Run, "check_finite", diverge)
+    events = list(RemoteTraining([run], FakeCluster()).train())
+    assert seen(events, run) == ["started", 2, 4, "loss is not finite"]
+    assert run.state == "at step 4"
 
 
 def test_files_that_cannot_be_unpacked_end_only_their_run(plan):
