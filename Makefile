@@ -36,7 +36,7 @@ setup: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	grep -vE '$(if $(TORCH),^(torch|triton)==,^$$)' constraints.txt > .venv/constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -c .venv/constraints.txt -e '.[dev,docs,track,export,pretrained,page]' $(if $(TORCH),'$(TORCH)')
+	$(BIN)/pip install --quiet --disable-pip-version-check -c .venv/constraints.txt -e '.[dev,docs,track,export,pretrained,page,cluster]' $(if $(TORCH),'$(TORCH)')
 	touch $@
 
 clean:

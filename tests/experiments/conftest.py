@@ -12,6 +12,7 @@ from aggmatch.config import Layer
 from aggmatch.experiments import reproduce
 from aggmatch.experiments.paper import PaperTable, grid, method, on
 from aggmatch.experiments.reproduce import Plan
+from aggmatch.runs.folder import RunFolder
 
 QUICK = {
     "model.name": "small-4",
@@ -102,6 +103,18 @@ def pretend():
             folder.write_json(folder.summary, run | figures | evaluation | place)
 
     return make
+
+
+@pytest.fixture
+def content():
+    """Reads what a run computed and logged from its folder: the bytes of its model, and its log without times."""
+
+    def read(path: Path) -> tuple[bytes, list[dict[str, object]]]:
+        folder, times = RunFolder(path), ("seconds", "images_per_second")
+        records = [{key: record[key] for key in record if key not in times} for record in folder.records()]
+        return folder.model.read_bytes(), records
+
+    return read
 
 
 @pytest.fixture

@@ -130,3 +130,13 @@ def test_if_a_run_fails_the_others_are_trained(plan, follow):
     assert [failure.run.title for failure in failures] == [run.title for run in runs[:2]]
     assert str(runs[0].path) in failures[0].reason
     assert [run.finished for run in runs] == [False, False, True, True]
+
+
+def test_a_planned_run_survives_a_journey_as_json(plan, monkeypatch):
+    run = plan().runs[0]
+    values = json.loads(json.dumps(run.to_dict()))
+    monkeypatch.chdir("/")
+    back = PlannedRun.from_dict(values)
+    assert (back.path, back.title) == (run.path, run.title)
+    assert back.settings.identity() == run.settings.identity()
+    assert Path(back.settings.runtime.data_dir).is_absolute()

@@ -75,3 +75,15 @@ def test_on_a_terminal_every_run_has_a_bar_and_then_a_line(events, monkeypatch):
     text = screen.file.getvalue()  # type: ignore[attr-defined]
     assert f"{events[0].run.title}  finished  100 img/s  loss 0.500  accuracy 61.00 %" in text
     assert f"{events[1].run.title}  failed" in text
+
+
+def test_a_run_that_is_interrupted_gets_a_new_bar_and_one_that_never_started_needs_none(events, monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=160)
+    monkeypatch.setattr(progress, "stdout", screen)
+    start, _, logged, *_ = events
+    failure = Failure(events[1].run, "its folder is not empty")
+    again = [failure, start, logged, Event(start.run, "interrupted"), start, Event(start.run, "finished")]
+    assert list(progress.show_progress(again, quiet=False)) == [failure]
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert f"{start.run.title}  interrupted  100 img/s" in text
+    assert f"{start.run.title}  finished" in text

@@ -23,10 +23,10 @@ from aggmatch.cli.app import (
     Set,
     Steps,
     app,
-    follow_run,
     gather,
     listed,
 )
+from aggmatch.cli.cluster import Address, AtOnce, On, Place, SlurmOption, Submit, raise_failed, train_all
 from aggmatch.errors import AggMatchError
 from aggmatch.files import check_writable, write_atomically
 from aggmatch.tables import plural
@@ -56,10 +56,16 @@ def compare(
     data_dir: DataDir = None,
     download: Download = False,
     device: Device = None,
+    on: On = "local",
+    at_once: AtOnce = None,
+    address: Address = None,
+    slurm: SlurmOption = None,
+    submit: Submit = False,
     allow_code: AllowCode = None,
     quiet: Quiet = False,
 ) -> None:
     """Train several methods on the same folds and print mean ± std. Run the same command again to continue."""
+    place = Place(on, at_once, address, slurm or (), submit)
     places = {"data_dir": data_dir, "device": device}
     layers = gather(config, set_, allow_code, data=data, labels=labels, steps=steps, recipe=recipe, **places)
 
@@ -79,7 +85,10 @@ def compare(
             raise AggMatchError(f"Nothing was started, because {name} cannot be trained: {why} {advice}")
         say(f"Left out, because it cannot be trained here: {name}. {why}", error=True)
         runs = [run for run in runs if run.settings.method_name != name]
-    failed = train_all(runs, quiet=quiet)
+    engine = place.engine(out, quiet=quiet, download=download)
+    failed = train_all(runs, engine, quiet=quiet)
+    if engine.later and not any(run.finished for run in runs):
+        return
     table = experiment.compare(collect(runs))
     stdout.print(table.rich())
     if simpler := experiment.recommend(table):
@@ -107,7 +116,11 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs, their state and the time they take.")
     ] = False,
-    at_once: Annotated[int, typer.Option(help="Runs to train at the same time, each in its own process.", min=1)] = 1,
+    on: On = "local",
+    at_once: AtOnce = None,
+    address: Address = None,
+    slurm: SlurmOption = None,
+    submit: Submit = False,
     set_: Set = None,
     data_dir: DataDir = None,
     download: Download = False,
@@ -115,6 +128,7 @@ def reproduce(
     quiet: Quiet = False,
 ) -> None:
     """Train the runs of a table of the paper; print our numbers next to the paper's. Run it again to continue."""
+    place = Place(on, at_once, address, slurm or (), submit)
     layers = gather(None, set_, steps=steps, data_dir=data_dir, device=device)
     wanted: dict[str, Sequence[object]] = {
         "method.name": listed(methods),
@@ -146,11 +160,12 @@ def reproduce(
 
         stdout.print(list_runs(plan).rich())
         if any(not run.finished for run in plan.runs) and (paces := find_paces(plan.runs, partial(say, error=True))):
-            stdout.print(estimate(plan, paces, at_once).rich())
+            stdout.print(estimate(plan, paces, at_once or 1).rich())
         return
     else:
         experiment.require_data(plan.runs, download=download)
-        failed = train_all(plan.runs, at_once if at_once > 1 else 0, quiet=quiet)
+        engine = place.engine(folder, quiet=quiet, download=download)
+        failed = train_all(plan.runs, engine, quiet=quiet)
         filled = paper_comparison.fill(plan, collect(plan.runs), any_length=False)
     stdout.print(filled.fitting(stdout.width).rich())
     if out or not results:
@@ -166,35 +181,6 @@ def numbers(option: str, text: str | None) -> list[int]:
                 f"{option} takes comma-separated whole numbers, got '{name}'. For example: {option} 40,250"
             )
     return [int(name) for name in listed(text)]
-
-
-def train_all(runs: "Sequence[PlannedRun]", processes: int = 0, *, quiet: bool, again: str = "the same command") -> int:
-    """Train the unfinished runs and return how many failed; a signal ends the command with its usual exit code.
-
-    processes: how many runs train at the same time, each in its own process; 0: one after the other in this process.
-    again: how to continue after a signal.
-    """
-    from aggmatch.console import say
-    from aggmatch.experiments.parallel import ParallelTraining
-    from aggmatch.experiments.planned import train_in_turn
-    from aggmatch.experiments.progress import show_progress
-
-    follow = lambda run, title: follow_run(run, quiet=quiet, title=title, again=again)  # noqa: E731
-    training = ParallelTraining(runs, max(processes, 1))
-    failed = 0
-    for failure in show_progress(training.train(), quiet=quiet) if processes else train_in_turn(runs, follow):
-        failed += 1
-        say(f"{failure.run.title} failed: {failure.reason}", error=True)
-    if training.stopped_by is not None:
-        say(f"Stopped and saved. Continue: {again}", error=True)
-        raise typer.Exit(128 + training.stopped_by)
-    return failed
-
-
-def raise_failed(failed: int, runs: int, again: str = "the same command") -> None:
-    """End the command with an error if some of its runs failed."""
-    if failed:
-        raise AggMatchError(f"{failed} of {runs} runs failed, see above. Try them again: {again}")
 
 
 @app.command("results")
@@ -283,6 +269,7 @@ def demo(
     """Compare AggMatch with three other methods on digits, with one label per class, and write a report."""
     from aggmatch.console import say, stdout
     from aggmatch.experiments import demo as experiment
+    from aggmatch.experiments.engines.local import Processes
     from aggmatch.experiments.parallel import cores
 
     started = time.monotonic()
@@ -291,7 +278,8 @@ def demo(
     say(experiment.INTRODUCTION, quiet=quiet)
 
     def train(runs: "Sequence[PlannedRun]") -> None:
-        raise_failed(train_all(runs, min(cores(), len(runs)), quiet=quiet, again=again), len(runs), again)
+        engine = Processes(min(cores(), len(runs)))
+        raise_failed(train_all(runs, engine, quiet=quiet, again=again), len(runs), again)
 
     outcome = experiment.run(out, fold, train)
     stdout.print(outcome.table().rich())

@@ -25,7 +25,8 @@ class Event:
     """Something that happened to a run."""
 
     run: PlannedRun
-    what: Literal["started", "logged", "finished", "stopped"]
+    what: Literal["started", "logged", "interrupted", "finished", "stopped"]
+    """Interrupted: its machine was lost; it starts again from its newest checkpoint."""
     record: Mapping[str, Any] | None = None
     """The new line of the log, if it was logged."""
 

@@ -2,20 +2,20 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from aggmatch.config import Settings
+from aggmatch.config import Layer, Settings
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import is_code
 from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder, run_name
 from aggmatch.runs.stored import StoredRun, read_run
-from aggmatch.settings import RunSettings, parts_named
+from aggmatch.settings import RunSettings, parts_named, resolve
 from aggmatch.training.earlier import resumed_settings
 from aggmatch.training.run import Run, start_or_resume
 
@@ -63,6 +63,18 @@ class PlannedRun:
         if self.finished:
             return "finished"
         return f"at step {self.steps_done:,}" if self.folder.holds_run else "missing"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as values that JSON can hold; they mean the same in every working directory."""
+        data_dir = str(Path(self.settings.runtime.data_dir).absolute())
+        settings = replace(self.settings, runtime=replace(self.settings.runtime, data_dir=data_dir))
+        return {"title": self.title, "path": str(self.path.absolute()), "settings": settings.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "the plan") -> Self:
+        """Return the planned run of these values; errors in its settings name the source."""
+        settings = resolve([Layer(source, values["settings"])], recipes=False)
+        return cls(settings, Path(values["path"]), values["title"])
 
     def complete(self, follow: Follow) -> None:
         """Train it if it is missing, resume it if it is not finished, and do nothing if it is."""

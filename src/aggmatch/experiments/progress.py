@@ -10,6 +10,9 @@ from aggmatch.console import RunProgress, bar_columns, every_second, say, stdout
 from aggmatch.experiments.parallel import Event
 from aggmatch.experiments.planned import Failure, PlannedRun
 
+ENDS = ("interrupted", "finished", "stopped")
+"""Events after which a run does not train, or not until it starts again."""
+
 
 def show_progress(events: Iterable[Event | Failure], *, quiet: bool) -> Iterator[Failure]:
     """Show events as they happen, unless `quiet`; yield the failures."""
@@ -37,7 +40,7 @@ def show_lines(events: Iterable[Event | Failure]) -> Iterator[Event | Failure]:
     with every_second(show):
         for event in events:
             path = event.run.path
-            if isinstance(event, Failure) or event.what in ("finished", "stopped"):
+            if isinstance(event, Failure) or event.what in ENDS:
                 training.pop(path, None)
             elif event.record is None:
                 training[path] = progress_of(event.run)
@@ -60,11 +63,12 @@ def show_bars(events: Iterable[Event | Failure]) -> Iterator[Event | Failure]:
         with every_second(show):
             for event in events:
                 path, title = event.run.path, event.run.title
-                if isinstance(event, Failure) or event.what in ("finished", "stopped"):
+                if isinstance(event, Failure) or event.what in ENDS:
                     what = "failed" if isinstance(event, Failure) else event.what
-                    bar, state = bars.pop(path)
-                    progress.remove_task(bar)
-                    progress.console.print(Text("  ".join([title, what, *state.facts.values()])))
+                    bar, state = bars.pop(path, (None, None))
+                    if bar is not None:
+                        progress.remove_task(bar)
+                    progress.console.print(Text("  ".join([title, what, *(state.facts.values() if state else ())])))
                 elif event.record:
                     bars[path][1].add(event.record)
                     show()
