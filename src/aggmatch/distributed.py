@@ -164,7 +164,9 @@ def joined() -> Iterator[Processes]:
     rank, world, local = (int(os.environ[name]) for name in VARIABLES[:3])
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
     dist.init_process_group(backend, timeout=LONGEST)
-    heartbeat = Heartbeat(connect(), rank, world)
+    own = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    holder = f"{f'Process 0 of {world}' if own else 'torchrun'}, on {os.environ['MASTER_ADDR']},"
+    heartbeat = Heartbeat(connect(), rank, world, holder)
     heartbeat.start()
     processes = Processes(rank, world, local, heartbeat, connect())
     try:

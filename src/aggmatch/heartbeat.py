@@ -28,11 +28,12 @@ class Heartbeat(Thread):
     """A thread that shows that this process lives, and ends the process if another one does not.
 
     store: of torch.distributed, used by this thread alone. rank: number of this process. world: number of processes.
+    holder: name of what holds the store.
     """
 
-    def __init__(self, store: Any, rank: int, world: int) -> None:
+    def __init__(self, store: Any, rank: int, world: int, holder: str) -> None:
         super().__init__(daemon=True, name="heartbeat")
-        self.store, self.rank, self.world = store, rank, world
+        self.store, self.rank, self.world, self.holder = store, rank, world, holder
         self.next = (rank + 1) % world
         self.closing, self.noticed = Event(), Event()
         self.report = ""
@@ -49,7 +50,7 @@ class Heartbeat(Thread):
                 self.store.set(f"beat/{self.rank}", str(beats))
                 self.watch()
             except RuntimeError:  # of the connection to the store
-                self.report = "The store of the processes does not answer: its process or its machine stopped."
+                self.report = f"{self.holder} stopped: nobody answers there."
         if self.report:
             self.noticed.set()
             if not self.closing.wait(GRACE):  # the main thread waits for the process that has stopped
