@@ -15,6 +15,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
@@ -53,6 +54,11 @@ class Processes:
     def connected(self) -> bool:
         """Whether torchrun started this process; it may be the only one."""
         return self.store is not None
+
+    @property
+    def divides(self) -> bool:
+        """Whether batches are divided among several processes."""
+        return self.world > 1
 
     @property
     def first(self) -> bool:
@@ -185,11 +191,11 @@ def under_torchrun() -> bool:
     return all(name in os.environ for name in VARIABLES)
 
 
-def connect() -> dist.Store:
+def connect() -> Any:
     """Return a connection to the store of the processes. A restart by torchrun has entries of its own."""
     host, port, seconds = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=PATIENCE)
-    store = dist.TCPStore(host, port, is_master=False, timeout=seconds)
-    return dist.PrefixStore(f"aggmatch/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    store = TCPStore(host, port, is_master=False, timeout=seconds)
+    return PrefixStore(f"aggmatch/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
 
 def reason(error: BaseException) -> str:

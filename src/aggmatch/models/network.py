@@ -109,7 +109,7 @@ class Network(nn.Module):
         batches anyway.
         """
         self.processes = processes
-        if synchronized and processes.world > 1:
+        if synchronized and processes.divides:
             synchronize(self.backbone, processes)
 
     def forward(self, images: Tensor, targets: int = 0) -> Output:
@@ -117,10 +117,10 @@ class Network(nn.Module):
 
         With a frozen backbone, `images` may also be its features of them, (B, D). The last `targets` images are
         target-only: they count in BatchNorm's statistics, but the loss has no gradient by their outputs. If `exact` is
-        set, the gradient of the statistics still passes through them. In training, connected processes compute a share
-        of the rows each, and all return the whole.
+        set, the gradient of the statistics still passes through them. In training, several processes compute a share of
+        the rows each, and all return the whole.
         """
-        if not (self.training and self.processes.connected):
+        if not (self.training and self.processes.divides):
             return self.forward_rows(images, targets)
         world = self.processes.world
         if len(images) % world or targets % world:

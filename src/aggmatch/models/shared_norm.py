@@ -43,7 +43,7 @@ def synchronize(backbone: nn.Module, processes: Processes) -> None:
         if not hasattr(type(layer), "processes"):
             kind = type(layer).__name__
             raise InvalidValue("train.batchnorm", f"must be local for a backbone with {kind}, which cannot be shared")
-        layer.processes = processes
+        layer.processes = processes  # type: ignore[assignment]
 
 
 def normalize_together(norm: _BatchNorm, x: Tensor, learned: int, processes: Processes) -> Tensor:

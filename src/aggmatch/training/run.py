@@ -281,6 +281,7 @@ class Run:
             tensors |= {f"method.{name}": state.method.get_buffer(name) for name in state.method.predictor}
             write_atomically(self.folder.model, pack(Checkpoint(tensors, self.facts())))
             self.folder.write_json(self.folder.summary, sealed(summary))
+        state.release()
         self.processes.share(None)  # for all processes the run is finished now
 
 

@@ -152,6 +152,10 @@ class Trainer:
         unlabeled = train.batch * train.unlabeled_ratio * len(views.unlabeled)
         return self.labeled_batch * len(views.labeled) + unlabeled
 
+    def release(self) -> None:
+        """Drop the captured step, after the last one: a connection of processes ends after the graphs that use it."""
+        self.run_step = self.compute
+
     def step(self) -> None:
         """Learn from the next images of both streams."""
         with computing_on(self.device, self.threads):
