@@ -19,6 +19,7 @@ PATIENCE = 20.0
 """Seconds without a sign of life after which a process counts as stopped; torchrun ends the others after 30."""
 GRACE = 5.0
 """Seconds in which a process may end by itself after it learns that another one has stopped."""
+ADVICE = "Resume the run: it continues from its newest checkpoint."
 DONE = b"done"
 STOPPED = "stopped"
 """Key of the first report."""
@@ -37,7 +38,7 @@ class Heartbeat(Thread):
         self.next = (rank + 1) % world
         self.closing, self.noticed = Event(), Event()
         self.report = ""
-        """Which process has stopped; empty while none has."""
+        """Which process has stopped, and what to do; empty while none has."""
         self.last, self.since = b"", time.monotonic()
         store.set(f"host/{rank}", socket.gethostname())
 
@@ -50,11 +51,11 @@ class Heartbeat(Thread):
                 self.store.set(f"beat/{self.rank}", str(beats))
                 self.watch()
             except RuntimeError:  # of the connection to the store
-                self.report = f"{self.holder} stopped: nobody answers there."
+                self.report = f"{self.holder} stopped. {ADVICE}"
         if self.report:
             self.noticed.set()
             if not self.closing.wait(GRACE):  # the main thread waits for the process that has stopped
-                print(f"Error: {self.sentence}", file=sys.stderr, flush=True)
+                print(f"Error: {self.report}", file=sys.stderr, flush=True)
                 os._exit(2)
 
     def watch(self) -> None:
@@ -74,18 +75,13 @@ class Heartbeat(Thread):
     def announce(self, rank: int, reason: str = "") -> None:
         """Tell all processes that one has stopped; only the first report counts."""
         host = self.read(f"host/{rank}").decode() or "an unknown host"
-        report = f"Process {rank} of {self.world}, on {host}, stopped" + (f": {reason}" if reason else ".")
+        report = f"Process {rank} of {self.world}, on {host}, stopped" + (f": {reason}" if reason else f". {ADVICE}")
         self.store.compare_set(STOPPED, "", report)
-
-    @property
-    def sentence(self) -> str:
-        """The report and what to do."""
-        return f"{self.report} Resume the run: it continues from its newest checkpoint."
 
     def check(self) -> None:
         """Raise an `AggMatchError` if another process is known to have stopped."""
         if self.noticed.is_set():
-            raise AggMatchError(self.sentence)
+            raise AggMatchError(self.report)
 
     def find_stopped(self) -> None:
         """After a failed operation, wait for the report of the process that caused it and raise an `AggMatchError`."""

@@ -33,11 +33,13 @@ from aggmatch.validate import InvalidValue
 
 ROOT = Path(__file__).parents[2]
 STEPS = 6
+BACKBONE = f"{ROOT / 'tests' / 'training' / 'frozen_backbone.py'}:Bands"
 COLD = {"recipe": "cold-start", "method__alignment_steps": 3, "method__warmup": 2, "method__rotated": 8}
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     **{name: (name, {}) for name in METHODS.names()},
     "aggmatch, cold start": ("aggmatch", COLD),
     "fixmatch, exact gradient": ("fixmatch", {"train__exact_gradient": True}),
+    "aggmatch, frozen backbone": ("aggmatch", {"train__backbone": "frozen", "model__name": BACKBONE}),
 }
 """Name → method and changed settings."""
 

@@ -10,9 +10,12 @@ import pytest
 import torch
 from tests.distributed.pair import environment, free_port, launch, run_pair, run_settings, toy
 from tests.distributed.test_together import one_thread  # noqa: F401 - a fixture
+from torch import nn
 
 from aggmatch.distributed import Processes, joined, under_torchrun
 from aggmatch.errors import AggMatchError
+from aggmatch.models import build_network
+from aggmatch.models.shared_norm import synchronize
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.folder import RunFolder
 from aggmatch.training.run import resume, start
@@ -153,3 +156,19 @@ def test_under_torchrun_a_process_has_the_gpu_of_its_number():
     with pytest.raises(InvalidValue, match="must be auto, cpu or cuda under torchrun, got 'cuda:1'"):
         processes.device("cuda:1")
     assert processes.device("cpu").type == "cpu"
+
+
+def test_a_norm_that_cannot_be_shared_needs_local_statistics():
+    class OwnNorm(nn.BatchNorm2d):
+        pass
+
+    with pytest.raises(InvalidValue, match="train.batchnorm must be local for a backbone with OwnNorm"):
+        synchronize(nn.Sequential(OwnNorm(3)), Processes(0, 2))
+
+
+def test_a_pass_that_cannot_be_divided_is_refused():
+    network = build_network("small-4", channels=1, classes=3)
+    network.divide(Processes(0, 2), synchronized=False)
+    with pytest.raises(AggMatchError, match="2 processes cannot share a training pass of 3 images"):
+        network(torch.zeros(3, 1, 8, 8))
+    assert len(network.eval()(torch.zeros(3, 1, 8, 8)).logits) == 3
