@@ -32,7 +32,7 @@ MOST = 1.03
 class Dividing(Processes):
     """One process that does all that several do."""
 
-    divides = True  # type: ignore[assignment]
+    divides = True
 
 
 def environment() -> dict[str, str]:

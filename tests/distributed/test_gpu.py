@@ -19,7 +19,7 @@ from aggmatch.training.trainer import Trainer
 class Dividing(Processes):
     """One process that does all that several do: it gathers rows and shares the statistics of BatchNorm."""
 
-    divides = True  # type: ignore[assignment]
+    divides = True
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +27,7 @@ def connected() -> Iterator[Processes]:
     """This process, connected to itself by NCCL."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment(0, 1, free_port()).items():
-            if name != "TRITON_INTERPRET":
-                patch.setenv(name, value)
+            patch.setenv(name, value)
         with joined() as processes:
             yield processes
             gc.collect()  # captured steps, before the connection that they use

@@ -1,6 +1,7 @@
 """Runs of two processes: one folder, resumed on other numbers of processes, stopped together, killed, refused."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.distributed.pair import environment, free_port, launch, run_pair, run_settings, toy
+from tests.distributed.pair import ROOT, environment, free_port, launch, run_pair, run_settings, toy
 from tests.distributed.test_together import one_thread  # noqa: F401 - a fixture
 from torch import nn
 
@@ -95,11 +96,8 @@ def test_one_process_writes_and_all_know_that_the_run_is_finished(folder):
 
 def test_batches_that_processes_cannot_share_are_refused_before_there_is_a_folder(folder, tmp_path):
     assert not (folder / "refused").exists()
-    for key, changes in {
-        "train.batch": {"train__batch": 9},
-        "method.rotated": {"method__rotation_weight": 1.0, "method__rotated": 8, "train__batch": 6},
-    }.items():
-        world = 2 if key == "train.batch" else 3
+    rotating = {"method__rotation_weight": 1.0, "method__rotated": 8, "train__batch": 6}
+    for key, world, changes in (("train.batch", 2, {"train__batch": 9}), ("method.rotated", 3, rotating)):
         with pytest.raises(InvalidValue, match=f"{key} must give batches that {world} processes can share") as error:
             start(run_settings(**changes), tmp_path / "run", data=toy()[0], processes=Processes(0, world))
         assert str(error.value).startswith(key)
@@ -109,16 +107,23 @@ def test_batches_that_processes_cannot_share_are_refused_before_there_is_a_folde
 def test_torchrun_starts_a_run_that_prints_once(tmp_path):
     small = ["model.name=small-4", "train.batch=8", "runtime.snapshots=[]", "method.slots=16", "train.log_every=2"]
     settings = [word for setting in small for word in ("--set", setting)]
-    command = ["-m", "aggmatch", "train", "digits", "--labels", "40", "--steps", "4", "--out", "run", *settings]
+    command = ["-m", "aggmatch", "train", "digits", "--labels", "40", "--steps", "4", "--device", "cpu", *settings]
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command]
     done = subprocess.run(
         words, env=environment(0, 1, 0), capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("Run folder: run") == 1
+    assert done.stdout.count("Run folder: runs/") == 1
     assert done.stdout.count("test accuracy") == 1
     assert "Warning" not in done.stderr
-    assert [record["step"] for record in RunFolder(tmp_path / "run").records()] == [1, 2, 3, 4]
+    assert [record["step"] for record in RunFolder(next((tmp_path / "runs").iterdir())).records()] == [1, 2, 3, 4]
+
+
+def test_the_example_of_the_page_runs_without_torchrun_too(tmp_path, monkeypatch, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/distributed.md").read_text(), flags=re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert capsys.readouterr().out.split()[-1] == "20"
 
 
 def test_other_commands_refuse_several_processes(monkeypatch, run):
@@ -140,22 +145,6 @@ def test_a_process_alone_under_torchrun_trains_to_the_same_bits(monkeypatch, tmp
         assert processes.connected
         list(start(run_settings(), tmp_path / "connected", data=toy()[0], processes=processes).train())
     check_close(weights(tmp_path / "connected"), weights(tmp_path / "alone"), 0)
-
-
-def test_processes_that_continue_from_different_steps_are_refused():
-    class Two(Processes):
-        def largest(self, number: int) -> int:
-            return max(number, 4, key=abs) if number > 0 else max(number, 0)
-
-    with pytest.raises(AggMatchError, match="do not agree on the step: 0 and 8"):
-        Two(0, 2).check_same("the step", 8)
-
-
-def test_under_torchrun_a_process_has_the_gpu_of_its_number():
-    processes = Processes(1, 2, 1, store=object())
-    with pytest.raises(InvalidValue, match="must be auto, cpu or cuda under torchrun, got 'cuda:1'"):
-        processes.device("cuda:1")
-    assert processes.device("cpu").type == "cpu"
 
 
 def test_a_norm_that_cannot_be_shared_needs_local_statistics():

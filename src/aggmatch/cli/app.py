@@ -143,7 +143,7 @@ def version(
     if show:
         typer.echo(f"aggmatch {__version__}")
         raise typer.Exit
-    if context.invoked_subcommand != "train" and os.environ.get("WORLD_SIZE", "1") != "1":
+    if context.invoked_subcommand not in (None, "train") and os.environ.get("WORLD_SIZE", "1") != "1":
         from aggmatch.distributed import under_torchrun  # a slow import
 
         if under_torchrun():

@@ -103,7 +103,7 @@ def train(
             settings = resolve(with_split(layers))
             on_read = partial(say_what_was_read, settings, quiet=quiet)
             run = loop.start(settings, out, download=download, on_read=on_read, processes=processes)
-        follow_run(run, quiet=quiet)
+        follow_run(run, quiet=quiet or not processes.first)
         if not quiet and processes.first:
             print_summary(run)
 

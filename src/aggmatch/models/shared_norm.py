@@ -75,7 +75,7 @@ class DividedStatistics(torch.autograd.Function):
         update_running(norm, mean_C, variance_C, processes.world * x.numel() // x.shape[1])
         inverse_C = torch.rsqrt(variance_C + norm.eps)
         ctx.save_for_backward(x[:learned], weight, mean_C, inverse_C)
-        ctx.batch, ctx.eps, ctx.processes = len(x), norm.eps, processes
+        ctx.eps, ctx.processes = norm.eps, processes
         return torch.native_batch_norm(x, weight, bias, mean_C, variance_C, False, 0.0, norm.eps)[0]
 
     @staticmethod
@@ -95,7 +95,7 @@ class DividedStatistics(torch.autograd.Function):
         constant_C = g_C - linear_C * x_C
         found = gradient - constant_C.view(shape) - linear_C.view(shape) * hat
         scale_C = inverse_C if weight is None else weight * inverse_C
-        padded = gradients[0].new_zeros(ctx.batch, *x.shape[1:])
+        padded = torch.zeros_like(gradients[0])
         padded[: len(x)] = found * scale_C.view(shape)
         of_weight, of_bias = (None, None) if weight is None else (own_4C[1], own_4C[0])
         return padded, of_weight, of_bias, None, None, None
