@@ -15,7 +15,6 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
@@ -193,6 +192,8 @@ def under_torchrun() -> bool:
 
 def connect() -> Any:
     """Return a connection to the store of the processes. A restart by torchrun has entries of its own."""
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # a build of torch may lack them
+
     host, port, seconds = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=PATIENCE)
     store = TCPStore(host, port, is_master=False, timeout=seconds)
     return PrefixStore(f"aggmatch/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
