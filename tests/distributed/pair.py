@@ -34,7 +34,13 @@ from aggmatch.validate import InvalidValue
 ROOT = Path(__file__).parents[2]
 STEPS = 6
 BACKBONE = f"{ROOT / 'tests' / 'training' / 'frozen_backbone.py'}:Bands"
-COLD = {"recipe": "cold-start", "method__alignment_steps": 3, "method__warmup": 2, "method__rotated": 8}
+COLD = {
+    "recipe": "cold-start",
+    "method__alignment_steps": 3,
+    "method__warmup": 2,
+    "method__rotated": 8,
+    "method__rotation_steps": 4,
+}
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     **{name: (name, {}) for name in METHODS.names()},
     "aggmatch, cold start": ("aggmatch", COLD),
