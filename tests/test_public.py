@@ -19,8 +19,8 @@ SOURCE = Path(aggmatch.__file__).parent
 LAYERS = [
     ["errors"],
     ["files", "validate"],
-    ["config", "devices", "recipes", "registry", "signals"],
-    ["annotations", "cache", "functional", "progress", "tables"],
+    ["config", "devices", "heartbeat", "recipes", "registry", "signals"],
+    ["annotations", "cache", "distributed", "functional", "progress", "tables"],
     ["kernels"],
     ["data", "models"],
     ["augment", "methods"],

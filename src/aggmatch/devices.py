@@ -89,10 +89,14 @@ def hardware(device: torch.device, threads: int = 0) -> str:
     return f"{platform.processor() or platform.machine()} CPU, {threads} thread{'' if threads == 1 else 's'}"
 
 
-def provenance(device: torch.device, threads: int) -> dict[str, Any]:
-    """Return the hardware and the versions with which a result is computed, as summaries and sessions store them."""
+def provenance(device: torch.device, threads: int, processes: int = 1) -> dict[str, Any]:
+    """Return the hardware and the versions with which a result is computed, as summaries and sessions store them.
+
+    processes: their number, each of which has such a device.
+    """
+    several = f"{processes} × " if processes > 1 else ""
     versions = {"aggmatch": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    return {"hardware": hardware(device, threads), "versions": versions}
+    return {"hardware": several + hardware(device, threads), "versions": versions}
 
 
 # Side stream ---------------------------------------------------------------------------------------------------------
@@ -111,8 +115,10 @@ class SideWork:
 
 
 @contextmanager
-def side_stream(device: torch.device) -> Iterator[SideWork]:
-    """Run the block on a side stream, in parallel with the code after it, until `join`. On a CPU it just runs.
+def side_stream(device: torch.device, *, parallel: bool = True) -> Iterator[SideWork]:
+    """Run the block on a side stream, in parallel with the code after it, until `join`.
+
+    On a CPU, and without `parallel`, it just runs.
 
     Small kernels of one stream fill the gaps of the other. The side stream first waits for all earlier work, so it does
     not write early to memory that the previous step has freed. For the same reason, do not free tensors that the block
@@ -120,7 +126,7 @@ def side_stream(device: torch.device) -> Iterator[SideWork]:
 
     Example: `with side_stream(x.device) as work: y = f(x)`, then `z = g(x)`, `work.join()` and `y + z`.
     """
-    if device.type != "cuda":
+    if device.type != "cuda" or not parallel:
         yield SideWork(None)
         return
     stream = stream_of(device)

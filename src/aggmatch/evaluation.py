@@ -80,7 +80,8 @@ def predict(method: Method[Any], network: Network, pixels: Tensor, *, threads: i
     """Return class probabilities, (N, Y) on the CPU, computed in batches with running BatchNorm statistics.
 
     pixels: uint8 images (N, C, H, W) on any device, or features (N, D) by the frozen backbone of the network; N may be
-    0. threads: see `devices.choose_threads`.
+    0. threads: see `devices.choose_threads`. If several processes train the network, all of them must call this: each
+    computes some of the batches, and all return the whole.
     """
     if network.frozen is not None and pixels.ndim == 4:
         from aggmatch.features import embed_all
@@ -88,8 +89,14 @@ def predict(method: Method[Any], network: Network, pixels: Tensor, *, threads: i
         pixels = embed_all(network, pixels)
     side = max(pixels.shape[-1], network.side) if pixels.ndim == 4 else 1  # features are small
     with evaluating(network, threads) as device:
-        parts = pixels.split(images_at_once(side))
-        return torch.cat([method.predict(network, part.to(device)).cpu() for part in parts])
+        parts, processes = pixels.split(images_at_once(side)), network.processes
+        if not processes.divides:
+            return torch.cat([method.predict(network, part.to(device)).cpu() for part in parts])
+        probs_NY = torch.zeros(len(pixels), network.classes, device=device)
+        batches = list(zip(parts, probs_NY.split(len(parts[0])), strict=True))
+        for part, rows_BY in batches[processes.rank :: processes.world]:
+            rows_BY.copy_(method.predict(network, part.to(device)))
+        return processes.add_up(probs_NY).cpu()  # a row is 0 on all processes but one, so the sum is exact
 
 
 def prepare(method: Method[Any], network: Network, labeled: "Images | Features", *, threads: int = 0) -> None:

@@ -108,6 +108,9 @@ class TrainSettings(Settings):
     share BatchNorm's statistics. Otherwise the other images represent them, which is faster (docs/decisions/0004)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Arithmetic of the network. auto: bfloat16 autocast on CUDA, float32 on a CPU."""
+    batchnorm: Literal["sync", "local"] = "sync"
+    """Statistics of BatchNorm if several processes share a batch. sync: of the whole batch, as in one process. local:
+    of the rows of each process, which is faster but changes the result (docs/distributed.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)

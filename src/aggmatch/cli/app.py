@@ -1,7 +1,10 @@
 """What the commands share: the application, options with the same meaning everywhere, and the display of a run."""
 
+import os
 import shlex
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +12,7 @@ import typer
 
 from aggmatch import __version__
 from aggmatch.config import Layer, read_assignment, read_file
+from aggmatch.errors import AggMatchError
 
 if TYPE_CHECKING:
     from aggmatch.training.run import Run
@@ -112,9 +116,36 @@ def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> 
         raise typer.Exit(128 + stop.signal_number) from None
 
 
+@contextmanager
+def printing(wanted: bool) -> Iterator[None]:
+    """Within, nothing but errors is printed unless it is wanted: one of several processes speaks for all."""
+    if wanted:
+        yield
+        return
+    from aggmatch.console import stderr, stdout
+
+    before = stdout.quiet, stderr.quiet
+    stdout.quiet = stderr.quiet = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        stdout.quiet, stderr.quiet = before
+
+
 @app.callback(invoke_without_command=True)
-def version(show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def version(
+    context: typer.Context,
+    show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
     """Options before the command."""
     if show:
         typer.echo(f"aggmatch {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand not in (None, "train") and os.environ.get("WORLD_SIZE", "1") != "1":
+        from aggmatch.distributed import under_torchrun  # a slow import
+
+        if under_torchrun():
+            name = context.invoked_subcommand
+            raise AggMatchError(f"torchrun can start several processes of `train` only. Run `{name}` without it.")

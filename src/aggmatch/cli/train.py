@@ -22,6 +22,7 @@ from aggmatch.cli.app import (
     app,
     follow_run,
     gather,
+    printing,
 )
 from aggmatch.errors import AggMatchError, unknown
 from aggmatch.registry import short_name
@@ -80,6 +81,7 @@ def train(
         tensorboard=tensorboard or None,
     )
 
+    from aggmatch.distributed import joined
     from aggmatch.runs.folder import run_name
     from aggmatch.settings import resolve, with_split
     from aggmatch.training import earlier
@@ -89,20 +91,21 @@ def train(
         if resume:
             raise AggMatchError("--from starts a new run and --resume continues one. Choose one of them.")
         layers = [earlier.taken_settings(from_, allow_code or ()), *layers]
-    if out is None:
-        out = Path("runs") / run_name(resolve(with_split(layers)))
-        out = earlier.free_folder(out) if from_ is not None else out
-    if resume:
-        run = loop.resume(out, layers, download=download, allow=allow_code or ())
-        if not run.finished:
-            say_what_was_read(run.settings, run.data, run.split, quiet=quiet)
-    else:
-        settings = resolve(with_split(layers))
-        on_read = partial(say_what_was_read, settings, quiet=quiet)
-        run = loop.start(settings, out, download=download, on_read=on_read)
-    follow_run(run, quiet=quiet)
-    if not quiet:
-        print_summary(run)
+    with joined() as processes, printing(processes.first):
+        if out is None:
+            out = Path("runs") / run_name(resolve(with_split(layers)))
+            out = Path(processes.share(str(earlier.free_folder(out) if from_ is not None else out)))
+        if resume:
+            run = loop.resume(out, layers, download=download, allow=allow_code or (), processes=processes)
+            if not run.finished:
+                say_what_was_read(run.settings, run.data, run.split, quiet=quiet)
+        else:
+            settings = resolve(with_split(layers))
+            on_read = partial(say_what_was_read, settings, quiet=quiet)
+            run = loop.start(settings, out, download=download, on_read=on_read, processes=processes)
+        follow_run(run, quiet=quiet or not processes.first)
+        if not quiet and processes.first:
+            print_summary(run)
 
 
 def say_what_was_read(settings: "RunSettings", data: "DataSet", split: "Split", *, quiet: bool) -> None:

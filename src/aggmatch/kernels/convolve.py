@@ -15,7 +15,8 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from aggmatch.kernels import shared_memory
-from aggmatch.kernels.norm import Moments, check_layout, finish_moments
+from aggmatch.kernels.finish import Moments, finish_moments
+from aggmatch.kernels.norm import check_layout
 
 ROWS = 64
 """Pairs of pixels in a tile, the size of one product of the matrix units."""

@@ -10,12 +10,12 @@ Tensors are (N, C, H, W) with channels last, so a row of memory holds the C chan
 channels, P programs that each sum a part of the rows.
 """
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from aggmatch.kernels.finish import PROGRAMS, Moments, finish_moments, finish_sums
 
 TILE = 4096
 """Values in the tile of a program."""
@@ -23,19 +23,8 @@ FOLD = 4
 """Rows of a tile in one thread: 4,096 values are 4 rows of 8 channels for each of 128 threads."""
 STAGES = 3
 """Tiles in flight in a program of the backward sums."""
-PROGRAMS = 512
-"""Programs that share the rows of the two forward sums: a few for each multiprocessor."""
 GRADIENT_PROGRAMS = 264
-"""The same for the four backward sums, which need more registers."""
-
-
-class Moments(NamedTuple):
-    """Mean and deviation of a batch, and the affine map y = scale·x + shift that normalises by them; each (C,)."""
-
-    mean: Tensor
-    inverse_deviation: Tensor
-    scale: Tensor
-    shift: Tensor
+"""Programs that share the rows of the four backward sums, which need more registers than the two forward ones."""
 
 
 @triton.jit
@@ -91,54 +80,6 @@ def moments_kernel(
     tl.store(part_2P1C + program * C + channel, tl.sum(first, 0))
     tl.store(part_2P1C + (programs + program) * C + channel, tl.sum(second, 0))
     tl.store(part_2P1C + 2 * programs * C + channel, pivot)
-
-
-@triton.jit
-def sum_parts(part, which, channel, P: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr):
-    """Return the sum of one part over the programs, for some channels; part: (parts, P, C)."""
-    total = tl.zeros((PARTS, BLOCK), tl.float32)
-    for start in range(0, P, PARTS):
-        p = start + tl.arange(0, PARTS)
-        total += tl.load(part + (which * P + p[:, None]) * C + channel, mask=(p < P)[:, None], other=0.0)
-    return tl.sum(total, 0)
-
-
-@triton.jit
-def finish_moments_kernel(
-    part_2P1C,
-    weight,
-    bias,
-    running_mean,
-    running_variance,
-    mean_C,
-    inverse_C,
-    scale_C,
-    shift_C,
-    R,
-    momentum,
-    epsilon,
-    P: tl.constexpr,
-    C: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    """Compute the moments of the batch from the parts, their affine map, and the running statistics."""
-    channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    pivot = tl.load(part_2P1C + 2 * P * C + channel)
-    offset = sum_parts(part_2P1C, 0, channel, P, C, BLOCK, PARTS) / R
-    variance = sum_parts(part_2P1C, 1, channel, P, C, BLOCK, PARTS) / R - offset * offset
-    variance = tl.maximum(variance, 0.0)
-    mean = pivot + offset
-    inverse = 1 / tl.sqrt(variance + epsilon)
-    scale = tl.load(weight + channel) * inverse
-    tl.store(mean_C + channel, mean)
-    tl.store(inverse_C + channel, inverse)
-    tl.store(scale_C + channel, scale)
-    tl.store(shift_C + channel, tl.load(bias + channel) - mean * scale)
-    old_mean, old_variance = tl.load(running_mean + channel), tl.load(running_variance + channel)
-    unbiased = variance * (R / tl.maximum(R - 1, 1).to(tl.float32))
-    tl.store(running_mean + channel, old_mean + momentum * (mean - old_mean))
-    tl.store(running_variance + channel, old_variance + momentum * (unbiased - old_variance))
 
 
 @triton.jit
@@ -200,36 +141,6 @@ def gradient_sums_kernel(
 
 
 @triton.jit
-def finish_sums_kernel(
-    part_4PC,
-    inverse_C,
-    bias_C,
-    weight_C,
-    constant_C,
-    linear_C,
-    R,
-    epsilon,
-    P: tl.constexpr,
-    C: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    """Compute gradients of bias and weight, and the projection of g on 1 and x̂, g ≈ constant + linear·x̂."""
-    channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    g = sum_parts(part_4PC, 0, channel, P, C, BLOCK, PARTS)
-    gx = sum_parts(part_4PC, 1, channel, P, C, BLOCK, PARTS)
-    mean = sum_parts(part_4PC, 2, channel, P, C, BLOCK, PARTS) / R
-    square = sum_parts(part_4PC, 3, channel, P, C, BLOCK, PARTS) / R
-    inverse = tl.load(inverse_C + channel)
-    variance = tl.maximum(square - mean * mean, 0.0) + epsilon * inverse * inverse
-    linear = (gx / R - mean * g / R) / variance
-    tl.store(bias_C + channel, g)
-    tl.store(weight_C + channel, gx)
-    tl.store(constant_C + channel, g / R - linear * mean)
-    tl.store(linear_C + channel, linear)
-
-
-@triton.jit
 def input_gradient_kernel(
     gradient,
     x,
@@ -277,19 +188,6 @@ def measure(x: Tensor, residual: Tensor | None, norm: torch.nn.BatchNorm2d) -> t
     return total, finish_moments(part_2P1C, rows, norm)
 
 
-def finish_moments(part_2P1C: Tensor, rows: int, norm: torch.nn.BatchNorm2d) -> Moments:
-    """Return the moments of the given number of rows from partial sums; update the running statistics of `norm`.
-
-    part_2P1C: Σ(v − v₀) of each of P programs, then Σ(v − v₀)² of each, then v₀.
-    """
-    parts, channels = part_2P1C.shape
-    moments = Moments(*torch.empty(4, channels, device=part_2P1C.device))
-    shape, grid = finish_shape(parts // 2, channels)
-    state = norm.weight, norm.bias, norm.running_mean, norm.running_var
-    finish_moments_kernel[grid](part_2P1C, *state, *moments, rows, norm.momentum, norm.eps, **shape)
-    return moments
-
-
 def normalize(x: Tensor, moments: Moments, slope: float) -> Tensor:
     """Return leaky(scale·x + shift), in the type and layout of x."""
     rows, _, tiles, launch = layout(x)
@@ -317,9 +215,7 @@ def normalize_backward(
     gradient_sums_kernel[(programs,)](
         gradient, x, *moments, part_4PC, rows, slope, turns, FOLD=fold, STAGES=STAGES, **launch
     )
-    bias, weight, constant, linear = found = torch.empty(4, channels, device=x.device)
-    shape, grid = finish_shape(programs, channels)
-    finish_sums_kernel[grid](part_4PC, moments.inverse_deviation, *found, rows, norm.eps, **shape)
+    bias, weight, constant, linear = finish_sums(part_4PC, moments, rows, norm)
     out = torch.empty_like(x)
     other = x if shortcut is None else shortcut
     add = shortcut is not None
@@ -333,13 +229,6 @@ def layout(x: Tensor, *others: Tensor) -> tuple[int, int, int, dict[str, int]]:
     images, channels, height, width = x.shape
     rows, rows_of_tile = images * height * width, max(1, TILE // channels)
     return rows, channels, triton.cdiv(rows, rows_of_tile), {"C": channels, "ROWS": rows_of_tile}
-
-
-def finish_shape(parts: int, channels: int) -> tuple[dict[str, int], tuple[int]]:
-    """Return the constants of a launch that sums the parts, and its grid."""
-    block = min(channels, 8)
-    shape = {"P": parts, "C": channels, "BLOCK": block, "PARTS": min(PROGRAMS, triton.next_power_of_2(parts))}
-    return {**shape, "num_warps": 8}, (channels // block,)
 
 
 def check_layout(*tensors: Tensor) -> None:

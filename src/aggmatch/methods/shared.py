@@ -206,5 +206,10 @@ def rotate_quarters(images: Tensor, count: int) -> Tensor:
 
     (N, C, H, W) → (R, C, H, W), R the largest multiple of 4 up to N and `count`; at least 4 images are needed.
     """
-    part = min(count, len(images)) // TURNS
+    part = rotated_count(count, len(images)) // TURNS
     return torch.cat([torch.rot90(images[k * part : (k + 1) * part], k, (2, 3)) for k in range(TURNS)])
+
+
+def rotated_count(count: int, images: int) -> int:
+    """R: the largest multiple of 4 up to `count` and the number of images."""
+    return min(count, images) // TURNS * TURNS

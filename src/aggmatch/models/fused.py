@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aggmatch.kernels.convolve import convolve_and_measure, convolve_back, is_narrow, kernel_gradient
-from aggmatch.kernels.norm import Moments, measure, normalize, normalize_backward
+from aggmatch.kernels.finish import Moments
+from aggmatch.kernels.norm import measure, normalize, normalize_backward
 from aggmatch.models.target_only import SLOPE
 from aggmatch.models.wide_resnet import Block, WideResNet
 

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aggmatch.distributed import Processes
 from aggmatch.errors import AggMatchError
+from aggmatch.models.shared_norm import synchronize
 
 
 def images_at_once(side: int, most: int = 1000) -> int:
@@ -49,7 +51,7 @@ class Network(nn.Module):
 
     Mean and deviation of the training images, or those that a pretrained backbone wants, are buffers, so that a saved
     network needs nothing else to predict. The backbone computes in bfloat16 if `mixed` is set. If `exact` is set, it
-    never skips a backward pass.
+    never skips a backward pass. After `divide`, several processes share the work of each training pass.
 
     Example: `Network(MyBackbone(3, 10), 10, 3)(images).logits` with images (B, 3, H, W) uint8.
     """
@@ -74,6 +76,7 @@ class Network(nn.Module):
         nn.init.xavier_normal_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
         self.head = nn.Identity()
+        self.processes = Processes()
         self.register_buffer("mean", torch.full((channels, 1, 1), 0.5))
         self.register_buffer("deviation", torch.full((channels, 1, 1), 0.25))
 
@@ -98,13 +101,39 @@ class Network(nn.Module):
         self.mean.copy_(mean_C.view(-1, 1, 1))
         self.deviation.copy_(deviation_C.view(-1, 1, 1))
 
+    def divide(self, processes: Processes, *, synchronized: bool) -> None:
+        """Divide every training pass among processes that hold copies of this network and of the whole batch.
+
+        synchronized: whether BatchNorm in the backbone takes its statistics from the whole batch, as one process does;
+        otherwise each process takes those of its own rows. The head gets gathered features, so that it sees whole
+        batches anyway.
+        """
+        self.processes = processes
+        if synchronized and processes.divides:
+            synchronize(self.backbone, processes)
+
     def forward(self, images: Tensor, targets: int = 0) -> Output:
         """Return feature and logits of images (B, C, H, W) with values from 0 to 255, uint8 or float.
 
         With a frozen backbone, `images` may also be its features of them, (B, D). The last `targets` images are
         target-only: they count in BatchNorm's statistics, but the loss has no gradient by their outputs. If `exact` is
-        set, the gradient of the statistics still passes through them.
+        set, the gradient of the statistics still passes through them. In training, several processes compute a share of
+        the rows each, and all return the whole.
         """
+        if not (self.training and self.processes.divides):
+            return self.forward_rows(images, targets)
+        world = self.processes.world
+        if len(images) % world or targets % world:
+            raise AggMatchError(
+                f"{world} processes cannot share a training pass of {len(images)} images, {targets} of them without a "
+                f"gradient. Change train.batch, or the number of processes."
+            )
+        output = self.forward_rows(images[self.processes.rank :: world], targets // world)
+        whole = gather_rows(torch.cat(output, dim=1), self.processes)
+        return Output(*whole.split([self.features, self.classes], dim=1))
+
+    def forward_rows(self, images: Tensor, targets: int) -> Output:
+        """Return feature and logits of images that this process computes by itself."""
         x = self.embed(images) if self.frozen else self.normalized(images)
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
             skipped = targets if self.target_only and not self.exact else 0
@@ -199,6 +228,32 @@ def check_output(backbone: nn.Module, output: object, features: int, classes: in
         f"{type(backbone).__name__} must return features (B, {features or 'D'}), or a tuple of features and logits "
         f"(B, {classes}), got {shapes}."
     )
+
+
+def gather_rows(row_BF: Tensor, processes: Processes) -> Tensor:
+    """Return the rows of all processes, (world·B, F); process r holds the rows r, r + world, r + 2·world, ...
+
+    The gradient of its own rows is multiplied by the number of processes: the mean of the gradients of parameters over
+    the processes is then their sum over the rows, as in one process.
+    """
+    whole: Tensor = GatherRows.apply(row_BF, processes)  # type: ignore[no-untyped-call]
+    return whole
+
+
+class GatherRows(torch.autograd.Function):
+    """See `gather_rows`."""
+
+    @staticmethod
+    def forward(ctx: Any, row_BF: Tensor, processes: Processes) -> Tensor:
+        """Gather the rows of all processes in their order."""
+        ctx.processes = processes
+        return processes.gather(row_BF).transpose(0, 1).flatten(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of this process's rows."""
+        processes = ctx.processes
+        return gradients[0][processes.rank :: processes.world] * processes.world, None
 
 
 @contextmanager

@@ -14,6 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from aggmatch.distributed import Processes
+from aggmatch.models.shared_norm import normalize_together
+
 SLOPE = 0.1
 """Slope of the leaky ReLU for negative values."""
 
@@ -35,8 +38,13 @@ def convolve(layer: nn.Conv2d, x: Tensor, targets: int) -> Tensor:
 class BatchNorm(nn.BatchNorm2d):
     """BatchNorm over all images of a batch, whose last images may be target-only."""
 
+    processes: Processes | None = None
+    """The processes among which a batch is divided and which share its statistics; None if they do not."""
+
     def forward(self, x: Tensor, targets: int = 0) -> Tensor:
         """Return x (N, C, H, W), normalised; the last `targets` images get no gradient."""
+        if self.processes is not None and self.training:
+            return normalize_together(self, x, len(x) - targets, self.processes)
         if not (targets and self.training and torch.is_grad_enabled()):
             return super().forward(x)
         y: Tensor = SharedStatistics.apply(x, self.weight, self.bias, self, len(x) - targets)  # type: ignore[no-untyped-call]

@@ -16,14 +16,16 @@ class Captured:
     """Calls a function a few times, then captures it and replays the capture.
 
     function: takes tensors and changes its state in place, on the device. generator: its only source of random numbers.
-    If the capture fails, a warning gives the reason, and all further calls are ordinary ones.
+    alone: False if other threads of the process may call CUDA during the capture, as those of NCCL do. If the capture
+    fails, a warning gives the reason, and all further calls are ordinary ones.
     """
 
-    def __init__(self, function: Callable[..., None], generator: torch.Generator) -> None:
+    def __init__(self, function: Callable[..., None], generator: torch.Generator, *, alone: bool = True) -> None:
         self.function, self.generator = function, generator
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.gave_up = False
+        self.error_mode = "global" if alone else "thread_local"
         self.inputs: tuple[Tensor, ...] = ()
         # One stream for the warm calls and the capture: the allocator keeps a pool of memory per stream.
         self.stream = torch.cuda.Stream(generator.device)
@@ -63,7 +65,8 @@ class Captured:
         graph.register_generator_state(self.generator)
         current = torch.cuda.current_stream(self.stream.device)
         try:
-            with no_collection(), torch.cuda.stream(current), torch.cuda.graph(graph, stream=self.stream):
+            recording = torch.cuda.graph(graph, stream=self.stream, capture_error_mode=self.error_mode)
+            with no_collection(), torch.cuda.stream(current), recording:
                 self.function(*self.inputs)
         except RuntimeError as error:
             self.gave_up = True

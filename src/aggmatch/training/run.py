@@ -13,11 +13,11 @@ import torch
 
 from aggmatch import __version__
 from aggmatch.config import Changes
-from aggmatch.data import DataSet, Images, Split, is_own_images, load_for, locate, make_split
-from aggmatch.data.images import check_images
-from aggmatch.devices import choose_device, provenance
+from aggmatch.data import DataSet, Images, Split, is_own_images, make_split
+from aggmatch.devices import provenance
+from aggmatch.distributed import Processes
 from aggmatch.errors import AggMatchError
-from aggmatch.evaluation import accuracies
+from aggmatch.evaluation import accuracies, evaluate
 from aggmatch.files import sealed, write_atomically
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint, pack
@@ -29,6 +29,7 @@ from aggmatch.signals import signals
 from aggmatch.training.earlier import check_unchanged, resumed_settings, stored_backbone, take_networks
 from aggmatch.training.meters import Pace, pseudo_label_metrics
 from aggmatch.training.optim import learning_rate
+from aggmatch.training.reading import check_data, located, read_data
 from aggmatch.training.summary import summarize, timestamp
 from aggmatch.training.trainer import Trainer
 
@@ -49,6 +50,8 @@ class Stopped(Exception):  # noqa: N818 - not an error: the run is saved and can
 @dataclass
 class Run:
     """A training run and its folder. `start` and `resume` make it; iterating over `train()` advances it.
+
+    With several processes each has such a run, and only that of process 0 writes to the folder.
 
     Example: `for record in start(resolve({}), "runs/mine").train(): print(record["step"], record.get("loss"))`.
     """
@@ -74,6 +77,11 @@ class Run:
         return self.seconds_before + time.monotonic() - self.started
 
     @property
+    def processes(self) -> Processes:
+        """The processes that share the work; only the first one writes."""
+        return self.state.processes
+
+    @property
     def finished(self) -> bool:
         """Whether the run was trained to its last step and its result is written."""
         return self.folder.summary.exists()
@@ -94,9 +102,8 @@ class Run:
             return
         state, train, runtime = self.state, self.settings.train, self.settings.runtime
         snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}.union(runtime.snapshot_steps)
-        with self.folder.locked(), self.open_log() as log, self.keeping_place(log), signals() as received:
-            now = {"step": state.steps_done, "started": timestamp()}
-            self.folder.note_session(now | provenance(state.device, state.threads))
+        self.processes.check_same("the step to continue from", state.steps_done)
+        with self.opened() as log, signals() as received:
             pace = Pace(state.images_per_step, state.steps_done)
             while state.steps_done < train.steps:
                 self.step()
@@ -108,18 +115,20 @@ class Run:
                     pace.restart(state.steps_done)
                 if record:
                     record = {"step": state.steps_done, "seconds": round(self.seconds, 3)} | record
-                    log.write(record)
+                    if log:
+                        log.write(record)
                 if state.steps_done in snapshots:
                     self.keep_snapshot()
                     pace.restart(state.steps_done)
-                stopping = bool(received)  # a later signal stops the run after the next step
+                stopping = self.stop_signal(received)  # a later signal stops the run after the next step
                 if stopping or self.due(runtime.checkpoint_every):
                     self.save(log)
                     pace.restart(state.steps_done)
                 if record:
                     yield record
                 if stopping and state.steps_done < train.steps:
-                    raise Stopped(state.steps_done, received[0])
+                    self.processes.share(None)  # the others leave after process 0 has saved
+                    raise Stopped(state.steps_done, stopping)
             self.finish()
 
     def step(self) -> None:
@@ -135,20 +144,39 @@ class Run:
         """Whether it is time for something that happens every N steps and at the last one."""
         return self.state.steps_done % every == 0 or self.state.steps_done == self.settings.train.steps
 
-    def open_log(self) -> Log:
-        """Open the log at the position of the current state."""
-        tensorboard = self.folder.tensorboard if self.settings.runtime.tensorboard else None
-        return Log(self.folder.metrics, self.log_position, tensorboard=tensorboard, step=self.state.steps_done)
+    def stop_signal(self, received: list[int]) -> int:
+        """Return the signal that stops the run, which any of the processes may have received; 0 for none.
+
+        On a GPU the processes agree on it on log steps: in other steps no host waits for a device.
+        """
+        own = received[0] if received else 0
+        if not self.processes.connected:
+            return own
+        agreeing = self.state.device.type == "cpu" or self.due(self.settings.train.log_every)
+        return self.processes.largest(own) if agreeing else 0
 
     @contextmanager
-    def keeping_place(self, log: Log) -> Iterator[None]:
-        """Measure the time of the block, and store time and log position after it: `train()` can be called again."""
-        self.started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.log_position, self.seconds_before = log.position, self.seconds
-            self.started = time.monotonic()
+    def opened(self) -> Iterator[Log | None]:
+        """Lock the folder and yield the log, open at the current state; None on processes that do not write.
+
+        Time and log position are stored afterwards: `train()` can be called again.
+        """
+        state, self.started = self.state, time.monotonic()
+        if not self.processes.first:
+            yield None
+            return
+        tensorboard = self.folder.tensorboard if self.settings.runtime.tensorboard else None
+        with (
+            self.folder.locked(),
+            Log(self.folder.metrics, self.log_position, tensorboard=tensorboard, step=state.steps_done) as log,
+        ):
+            now = {"step": state.steps_done, "started": timestamp()}
+            self.folder.note_session(now | provenance(state.device, state.threads, self.processes.world))
+            try:
+                yield log
+            finally:
+                self.log_position, self.seconds_before = log.position, self.seconds
+                self.started = time.monotonic()
 
     # Metrics ------------------------------------------------------------------------------------------------------
 
@@ -187,9 +215,11 @@ class Run:
 
     # Files --------------------------------------------------------------------------------------------------------
 
-    def save(self, log: Log) -> None:
-        """Write a checkpoint, unless the run has diverged."""
+    def save(self, log: Log | None) -> None:
+        """Write a checkpoint, unless the run has diverged; without a log, this process does not write."""
         self.check_finite(weights=True)
+        if log is None:
+            return
         facts: dict[str, Any] = {**self.facts(), "seconds": self.seconds, "log_position": log.sync()}
         facts |= {"configuration": self.settings.identity(), "split": self.split.digests}
         checkpoints.save(self.folder.checkpoints, self.state.steps_done, self.state.checkpoint(**facts))
@@ -210,11 +240,14 @@ class Run:
 
     def keep_backbone(self) -> None:
         """Write the frozen backbone, once: all networks of the run use it, and predicting needs it."""
-        if (frozen := self.state.online.frozen) is not None and not self.folder.backbone.exists():
+        frozen = self.state.online.frozen if self.processes.first else None
+        if frozen is not None and not self.folder.backbone.exists():
             write_atomically(self.folder.backbone, pack(Checkpoint(frozen.state_dict(), {})))
 
     def keep_snapshot(self) -> None:
         """Write both networks and the method for analyses. If that fails, only warn: training does not need them."""
+        if not self.processes.first:
+            return
         try:
             self.folder.snapshots.mkdir(exist_ok=True)
             write_atomically(self.folder.snapshot(self.state.steps_done), pack(self.state.snapshot(**self.facts())))
@@ -236,13 +269,20 @@ class Run:
         }
 
     def finish(self) -> None:
-        """Write the model and the summary."""
-        state = self.state
-        summary = summarize(self)  # prepares the method to predict with the evaluated network
-        tensors = {f"network.{name}": tensor for name, tensor in state.evaluated.state_dict().items()}
-        tensors |= {f"method.{name}": state.method.get_buffer(name) for name in state.method.predictor}
-        write_atomically(self.folder.model, pack(Checkpoint(tensors, self.facts())))
-        self.folder.write_json(self.folder.summary, sealed(summary))
+        """Evaluate the reported network, and write the model and the summary."""
+        state, inputs = self.state, self.state.inputs
+        shown = (
+            inputs.test if len(self.data.test) else inputs.labeled
+        )  # without test images, only to prepare the method
+        final = evaluate(state.method, state.evaluated, shown, inputs.labeled, threads=state.threads)
+        if self.processes.first:
+            summary = summarize(self, final)
+            tensors = {f"network.{name}": tensor for name, tensor in state.evaluated.state_dict().items()}
+            tensors |= {f"method.{name}": state.method.get_buffer(name) for name in state.method.predictor}
+            write_atomically(self.folder.model, pack(Checkpoint(tensors, self.facts())))
+            self.folder.write_json(self.folder.summary, sealed(summary))
+        state.release()
+        self.processes.share(None)  # for all processes the run is finished now
 
 
 def start(
@@ -252,26 +292,29 @@ def start(
     data: DataSet | None = None,
     download: bool = False,
     on_read: Callable[[DataSet, Split], None] | None = None,
+    processes: Processes | None = None,
 ) -> Run:
     """Start a run in a new folder; nothing is trained before `Run.train`.
 
     settings: see `resolve`. out: the folder, which must be empty or not exist yet. data: the data set, if it cannot be
     read by the name in the settings; its own name must be the same. download: whether to fetch missing files of it.
     on_read: called with the data set and the drawn labels, before features of a frozen backbone are computed.
+    processes: those of `distributed.joined`, which all start the same run; None for this one alone.
     Raises an `AggMatchError` if a setting does not fit the data; no folder is created then.
 
     Example: `start(resolve({"data.name": "digits", "method.name": "fixmatch"}), "runs/mine")`.
     """
-    folder = RunFolder(Path(out))
-    if folder.holds_run and data is None:
-        check_unchanged(folder, located(settings))
-    folder.check_free()
-    device = choose_device(settings.runtime.device)
+    folder, processes = RunFolder(Path(out)), processes or Processes()
+    if processes.first:
+        if folder.holds_run and data is None:
+            check_unchanged(folder, located(settings))
+        folder.check_free()
+    device = processes.device(settings.runtime.device)
     if data is None:
         settings = located(settings)
     if is_own_images(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
         raise AggMatchError(f"{out} is inside the folder of images, where it would be a class. Choose another.")
-    data = data or load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
+    data = data or read_data(settings, download, processes)
     check_data(data, settings)
     split = make_split(data, settings.data)
     if settings.data.split is not None:  # it decides both
@@ -279,11 +322,12 @@ def start(
     if on_read:
         on_read(data, split)
     earlier = RunFolder(Path(settings.train.start_from)) if settings.train.start_from else None
-    state = Trainer(settings, data, split, device, stored_backbone(earlier) if earlier else None)
+    state = Trainer(settings, data, split, device, stored_backbone(earlier) if earlier else None, processes)
     if earlier:
         take_networks(state, earlier, data.classes)
-    folder.create(split.encoded(), settings.to_dict())
-    run = Run(settings, data, split, folder, state, new=True)
+    if processes.first:
+        folder.create(split.encoded(), settings.to_dict())
+    run = Run(settings, data, split, folder, state, new=processes.first)
     run.keep_backbone()
     return run
 
@@ -295,17 +339,19 @@ def resume(
     data: DataSet | None = None,
     download: bool = False,
     allow: Iterable[str] = (),
+    processes: Processes | None = None,
 ) -> Run:
     """Continue the run of a folder from its newest checkpoint.
 
     out: the folder. changes: settings of section `runtime`, which decide where it runs; other settings must not
     change. The path of a folder of images may change if the images are the same: the run remembers the new path.
     data, download: see `start`. allow: code that the folder may name, such as `my_method.py:Mine`; other code of
-    the folder is not imported. Code that `changes` name is allowed too.
+    the folder is not imported. Code that `changes` name is allowed too. processes: see `start`; their number may be
+    another one than before.
 
     Example: `for record in resume("runs/mine").train(): print(record["step"])`.
     """
-    folder = RunFolder(Path(out))
+    folder, processes = RunFolder(Path(out)), processes or Processes()
     if not folder.holds_run:
         raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one there first.")
     latest = checkpoints.load_newest(folder.checkpoints)
@@ -318,7 +364,7 @@ def resume(
         if is_own_images(name := settings.data.name) and not Path(name).exists():
             moved = f"There is no {name} any more. If it has moved, resume with its new path (data.name)."
             raise AggMatchError(moved, options=f"aggmatch train NEW/PATH --resume --out {out}")
-    data = data or load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
+    data = data or read_data(settings, download, processes)
     check_data(data, settings)
     check_unchanged(folder, settings, data)
     split = Split.read(folder.split, data)
@@ -327,8 +373,10 @@ def resume(
             f"Cannot resume {out}: the test images of {data.name} have changed. Restore them, or start a new run "
             f"in another folder."
         )
-    state = Trainer(settings, data, split, choose_device(settings.runtime.device), stored_backbone(folder))
-    folder.note_data(settings.data.name, settings.data.labels_file)
+    device = processes.device(settings.runtime.device)
+    state = Trainer(settings, data, split, device, stored_backbone(folder), processes)
+    if processes.first:
+        folder.note_data(settings.data.name, settings.data.labels_file)
     run = Run(settings, data, split, folder, state)
     run.keep_backbone()
     if latest is not None:
@@ -336,25 +384,6 @@ def resume(
     elif folder.metrics.exists() and not folder.summary.exists():
         warnings.warn(f"{out} has no checkpoint; training starts again from step 0.", stacklevel=2)
     return run
-
-
-def located(settings: RunSettings) -> RunSettings:
-    """The settings with the absolute paths of own images and of their table of labels."""
-    data, table = settings.data, settings.data.labels_file
-    table = str(Path(table).resolve()) if table else None
-    return replace(settings, data=replace(data, name=locate(data.name), labels_file=table))
-
-
-def check_data(data: DataSet, settings: RunSettings) -> None:
-    """Raise an `AggMatchError` if no run can train on the data set."""
-    if data.name != settings.data.name:
-        raise AggMatchError(f"The data set is called '{data.name}', but data.name is '{settings.data.name}'.")
-    if not len(data.test) and settings.data.holdout > 0:
-        raise AggMatchError(
-            f"{data.name} has no test images, so no accuracy can be measured. Add test images, or train without them: "
-            f"data.holdout=0"
-        )
-    check_images(data.train.pixels)
 
 
 def start_or_resume(settings: RunSettings, out: Path, *, download: bool = False) -> Run:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from aggmatch.devices import provenance
-from aggmatch.evaluation import evaluate
+from aggmatch.evaluation import Evaluation
 from aggmatch.files import digest
 from aggmatch.runs.stats import median_of_last
 from aggmatch.training.inputs import FeatureInputs
@@ -13,12 +13,10 @@ if TYPE_CHECKING:
     from aggmatch.training.run import Run
 
 
-def summarize(run: "Run") -> dict[str, Any]:
-    """Evaluate the reported network and return the content of `summary.json`."""
+def summarize(run: "Run", final: Evaluation) -> dict[str, Any]:
+    """Return the content of `summary.json`. final: of the reported network; not used without test images."""
     settings, state = run.settings, run.state
     inputs, tested = state.inputs, len(run.data.test) > 0
-    shown = inputs.test if tested else inputs.labeled  # without test images, only to prepare the method
-    final = evaluate(state.method, state.evaluated, shown, inputs.labeled, threads=state.threads)
     records = run.folder.records()
     name = f"accuracy_{settings.train.evaluated}"
     median = median_of_last([record[name] for record in records if name in record])
@@ -41,7 +39,7 @@ def summarize(run: "Run") -> dict[str, Any]:
         **({"probes": probes} if probes else {}),
         **{key: value for key, value in numbers.items() if key.startswith(("accuracy_", "pseudo_"))},
         "seconds": round(run.seconds, 1),
-        **provenance(state.device, state.threads),
+        **provenance(state.device, state.threads, run.processes.world),
         "finished": timestamp(),
         "metrics_digest": digest(run.folder.metrics.read_bytes()),
     }

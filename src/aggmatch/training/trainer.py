@@ -12,6 +12,7 @@ from aggmatch.augment.views import Augmenter
 from aggmatch.data import DataSet, Split
 from aggmatch.data.streams import BalancedStream, IndexStream
 from aggmatch.devices import choose_threads, computing_on, has_bfloat16, side_stream
+from aggmatch.distributed import Processes
 from aggmatch.errors import AggMatchError
 from aggmatch.features import FeatureStore
 from aggmatch.functional import score_pseudo_labels
@@ -21,6 +22,7 @@ from aggmatch.models.registry import load_backbone
 from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.settings import RunSettings
 from aggmatch.training.cuda_graph import Captured
+from aggmatch.training.division import check_batches, shared_tensors
 from aggmatch.training.inputs import FeatureInputs, ImageInputs, Inputs
 from aggmatch.training.meters import Meters
 from aggmatch.training.optim import SGD, average_decay, copy_buffers, learning_rate, update_average
@@ -37,7 +39,8 @@ class Trainer:
 
     settings: of the run. data, split: the images, and which of them have which label. device: where all tensors are,
     the training images as uint8. frozen: weights of the frozen backbone, as the run stored them; None to load the
-    pretrained ones. A step reads nothing back from the device.
+    pretrained ones. processes: those that share the work of a step, each with a trainer in the same state. A step
+    reads nothing back from the device.
 
     Example: `trainer.step()`, then `trainer.meters.read()["loss"]`.
     """
@@ -49,8 +52,9 @@ class Trainer:
         split: Split,
         device: torch.device,
         frozen: Mapping[str, Tensor] | None = None,
+        processes: Processes | None = None,
     ) -> None:
-        self.settings, self.device = settings, device
+        self.settings, self.device, self.processes = settings, device, processes or Processes()
         weight_seed, labeled_seed, unlabeled_seed, view_seed = seeds(settings)
         # If some classes are unknown, the known ones are the given labels: they cannot score pseudo labels.
         self.truth = data.train.labels.to(device) if (data.train.labels >= 0).all() else None
@@ -61,12 +65,14 @@ class Trainer:
         self.threads = choose_threads(settings.runtime.threads, self.online)
         slow = "backbone." if settings.train.backbone == "finetune" else ""
         self.optimizer = SGD(self.online, settings.optim, slow)
-        self.inputs = self.build_inputs(data, split)
+        with self.processes.first_alone():  # it stores features of a frozen backbone, which the others find
+            self.inputs = self.build_inputs(data, split)
 
         train = settings.train
         positions = torch.arange(len(self.labels), device=device)
         counts = split.labels.bincount(minlength=len(data.classes)).tolist()
         self.labeled_batch = self.method.labeled_batch(settings.method, train.batch, counts)
+        check_batches(self.processes, settings, self.labeled_batch)
         self.labeled_stream: IndexStream | BalancedStream = (
             BalancedStream(positions, self.labels, data.classes, self.labeled_batch, labeled_seed)
             if self.method.balanced
@@ -84,7 +90,8 @@ class Trainer:
         """Capture the step anew, because the method computes something else from now on."""
         self.stage = self.method.stage
         captured = self.device.type == "cuda" and self.settings.runtime.graph
-        self.run_step = Captured(self.compute, self.generator) if captured else self.compute
+        alone = not self.processes.connected
+        self.run_step = Captured(self.compute, self.generator, alone=alone) if captured else self.compute
 
     def build_modules(
         self, data: DataSet, unlabeled: int, seed: int, frozen: Mapping[str, Tensor] | None
@@ -113,6 +120,8 @@ class Trainer:
         if self.device.type == "cuda":
             online.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         average = copy.deepcopy(online).requires_grad_(False)
+        for network in (online, average):
+            network.divide(self.processes, synchronized=self.settings.train.batchnorm == "sync")
         return method.to(self.device), online, average
 
     def build_inputs(self, data: DataSet, split: Split) -> Inputs:
@@ -148,6 +157,10 @@ class Trainer:
         unlabeled = train.batch * train.unlabeled_ratio * len(views.unlabeled)
         return self.labeled_batch * len(views.labeled) + unlabeled
 
+    def release(self) -> None:
+        """Drop the captured step, after the last one: a connection of processes ends after the graphs that use it."""
+        self.run_step = self.compute
+
     def step(self) -> None:
         """Learn from the next images of both streams."""
         with computing_on(self.device, self.threads):
@@ -172,6 +185,8 @@ class Trainer:
         with side_stream(self.device) as notes:  # reads `batch` and `result`, which exist until the join
             self.note(batch, result)
         result.loss.backward()
+        if self.processes.connected:
+            self.processes.average(shared_tensors(self.online, self.average, self.settings.train))
         self.optimizer.step(learning_rate(self.settings.optim, batch.progress))
         update_average(
             self.average,

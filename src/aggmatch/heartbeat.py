@@ -1,0 +1,100 @@
+"""Notices that another process of a run has stopped, also while this one waits for it inside an operation on a GPU.
+
+Every process writes a growing number to a store that all share, and watches the number of the next process. The first
+report of a stopped process is written to the store too, where all read it.
+"""
+
+import os
+import socket
+import sys
+import time
+from threading import Event, Thread
+from typing import Any
+
+from aggmatch.errors import AggMatchError
+
+BEAT = 1.0
+"""Seconds between two signs of life."""
+PATIENCE = 20.0
+"""Seconds without a sign of life after which a process counts as stopped; torchrun ends the others after 30."""
+GRACE = 5.0
+"""Seconds in which a process may end by itself after it learns that another one has stopped."""
+ADVICE = "Resume the run: it continues from its newest checkpoint."
+DONE = b"done"
+STOPPED = "stopped"
+"""Key of the first report."""
+
+
+class Heartbeat(Thread):
+    """A thread that shows that this process lives, and ends the process if another one does not.
+
+    store: of torch.distributed, used by this thread alone. rank: number of this process. world: number of processes.
+    holder: name of what holds the store.
+    """
+
+    def __init__(self, store: Any, rank: int, world: int, holder: str) -> None:
+        super().__init__(daemon=True, name="heartbeat")
+        self.store, self.rank, self.world, self.holder = store, rank, world, holder
+        self.next = (rank + 1) % world
+        self.closing, self.noticed = Event(), Event()
+        self.report = ""
+        """Which process has stopped, and what to do; empty while none has."""
+        self.last, self.since = b"", time.monotonic()
+        store.set(f"host/{rank}", socket.gethostname())
+
+    def run(self) -> None:
+        """Beat until `close`, or until another process has stopped."""
+        beats = 0
+        while not self.closing.wait(BEAT) and not self.report:
+            beats += 1
+            try:
+                self.store.set(f"beat/{self.rank}", str(beats))
+                self.watch()
+            except RuntimeError:  # of the connection to the store
+                self.report = f"{self.holder} stopped. {ADVICE}"
+        if self.report:
+            self.noticed.set()
+            if not self.closing.wait(GRACE):  # the main thread waits for the process that has stopped
+                print(f"Error: {self.report}", file=sys.stderr, flush=True)
+                os._exit(2)
+
+    def watch(self) -> None:
+        """Report the next process if it does not beat any more, and read the report of any process."""
+        beat = self.read(f"beat/{self.next}")
+        if beat != self.last:
+            self.last, self.since = beat, time.monotonic()
+        elif beat != DONE and time.monotonic() - self.since > PATIENCE:
+            self.announce(self.next)
+        self.report = self.read(STOPPED).decode()
+
+    def read(self, key: str) -> bytes:
+        """Return a value of the store, empty if there is none; never waits for it."""
+        value: bytes = self.store.get(key) if self.store.check([key]) else b""
+        return value
+
+    def announce(self, rank: int, reason: str = "") -> None:
+        """Tell all processes that one has stopped; only the first report counts."""
+        host = self.read(f"host/{rank}").decode() or "an unknown host"
+        report = f"Process {rank} of {self.world}, on {host}, stopped" + (f": {reason}" if reason else f". {ADVICE}")
+        self.store.compare_set(STOPPED, "", report)
+
+    def check(self) -> None:
+        """Raise an `AggMatchError` if another process is known to have stopped."""
+        if self.noticed.is_set():
+            raise AggMatchError(self.report)
+
+    def find_stopped(self) -> None:
+        """After a failed operation, wait for the report of the process that caused it and raise an `AggMatchError`."""
+        self.noticed.wait(PATIENCE + 3 * BEAT)
+        self.check()
+
+    def close(self, reason: str = "") -> None:
+        """Beat no more. reason: why this process stops before the run is finished; empty at the end of a run."""
+        self.closing.set()
+        self.join()
+        try:
+            if reason and not self.report:
+                self.announce(self.rank, reason)
+            self.store.set(f"beat/{self.rank}", DONE)
+        except RuntimeError:  # nobody is left to read it
+            return

@@ -1,0 +1,34 @@
+"""What of a step is divided among processes, and what they exchange once per step."""
+
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from aggmatch.distributed import Processes
+from aggmatch.methods.shared import StartSettings, rotated_count
+from aggmatch.models import Network
+from aggmatch.settings import RunSettings, TrainSettings
+from aggmatch.training.optim import gradients_of
+
+
+def check_batches(processes: Processes, settings: RunSettings, labeled: int) -> None:
+    """Raise `InvalidValue` if the processes cannot share the images of a step equally.
+
+    labeled: number of labelled images of a step.
+    """
+    train, method = settings.train, settings.method
+    processes.check_divisible("train.batch", train.batch)
+    processes.check_divisible("train.batch", labeled)
+    if isinstance(method, StartSettings) and method.rotation_weight:
+        rotated = rotated_count(method.rotated, train.batch * train.unlabeled_ratio)
+        processes.check_divisible("method.rotated", rotated)
+
+
+def shared_tensors(online: Network, average: Network, settings: TrainSettings) -> list[Tensor]:
+    """Return what the processes average in every step: gradients, and statistics that each took of its own rows."""
+    shared = gradients_of(list(online.parameters()))
+    if settings.batchnorm == "local":
+        for network in (online, average):
+            norms = [layer for layer in network.backbone.modules() if isinstance(layer, _BatchNorm)]
+            buffers = [buffer for norm in norms for buffer in (norm.running_mean, norm.running_var)]
+            shared += [buffer for buffer in buffers if buffer is not None]
+    return shared
