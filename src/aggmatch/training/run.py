@@ -283,7 +283,7 @@ def start(
     if earlier:
         take_networks(state, earlier, data.classes)
     folder.create(split.encoded(), settings.to_dict())
-    run = Run(settings, data, split, folder, state, new=True)
+    run = Run(settings, state.data, split, folder, state, new=True)
     run.keep_backbone()
     return run
 
@@ -329,7 +329,7 @@ def resume(
         )
     state = Trainer(settings, data, split, choose_device(settings.runtime.device), stored_backbone(folder))
     folder.note_data(settings.data.name, settings.data.labels_file)
-    run = Run(settings, data, split, folder, state)
+    run = Run(settings, state.data, split, folder, state)
     run.keep_backbone()
     if latest is not None:
         run.restore(latest)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from aggmatch.cache import PART, keep_newest, mark_used, remove
+from aggmatch.cache import PART, keep_newest, mark_used, read_header, remove
 from aggmatch.data.images import UNKNOWN, Images
 from aggmatch.data.own.decode import SUFFIXES, printable
 from aggmatch.data.own.labels_file import READERS
@@ -189,8 +189,6 @@ def read_array(archive: zipfile.ZipFile, name: str, path: Path) -> NDArray[Any]:
     if info.file_size > IN_MEMORY:
         raise AggMatchError(f"{name} in {path} has {info.file_size / 2**30:.0f} GiB, more than {IN_MEMORY // 2**30}.")
     with archive.open(info) as stream:
-        version = np.lib.format.read_magic(stream)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, kind = read_header(stream)
     if kind.hasobject:
         raise AggMatchError(f"{name} in {path} holds Python objects, which are not read. Save numbers or texts.")
