@@ -28,10 +28,9 @@ class Slot:
         on_cuda = device.type == "cuda"
         indices = [torch.empty_like(index, pin_memory=on_cuda) for index in (position_B, unlabeled_B)]
         images = [torch.empty((len(index), *shape), dtype=torch.uint8, pin_memory=on_cuda) for index in indices]
-        self.host = (*indices, *images)
-        self.on_device = (
-            tuple(torch.empty_like(buffer, device=device) for buffer in self.host) if on_cuda else self.host
-        )
+        self.host = self.on_device = (*indices, *images)
+        if on_cuda:
+            self.on_device = tuple(torch.empty_like(buffer, device=device) for buffer in self.host)
         self.copied = torch.cuda.Event(blocking=True) if on_cuda else None
         self.used = torch.cuda.Event() if on_cuda else None
         self.mark_used()  # the memory may still be in use by earlier work

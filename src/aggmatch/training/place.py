@@ -46,12 +46,12 @@ def put_images(data: DataSet, place: Place, device: torch.device, runtime: Runti
 
     Example: `put_images(data, "disk", device, RuntimeSettings()).train.pixels` takes no memory.
     """
-    parts = {"train": data.train, "test": data.test}
+    train, test = data.train, data.test
     if place == "disk":
-        return replace(data, **{name: on_disk(part, runtime.cache_dir) for name, part in parts.items()})
-    if place == "host" or device.type == "cpu":
-        return replace(data, train=in_memory(data.train))
-    return data
+        train, test = on_disk(train, runtime.cache_dir), on_disk(test, runtime.cache_dir)
+    elif place == "host" or device.type == "cpu":
+        train = in_memory(train)
+    return data if (train, test) == (data.train, data.test) else replace(data, train=train, test=test)
 
 
 def in_memory(images: Images) -> Images:

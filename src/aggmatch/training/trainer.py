@@ -38,8 +38,8 @@ class Trainer:
     """Networks, method, optimizer, streams, generator and counters of a run; `step` advances them all.
 
     settings: of the run. data, split: the images, and which of them have which label. device: where all tensors are,
-    except the training images, if `runtime.place` says so. frozen: weights of the frozen backbone, as the run stored them; None to load the
-    pretrained ones. A step reads nothing back from the device.
+    except the training images if `runtime.place` says so. frozen: weights of the frozen backbone, as the run stored
+    them; None to load the pretrained ones. A step reads nothing back from the device.
 
     Example: `trainer.step()`, then `trainer.meters.read()["loss"]`.
     """
@@ -246,7 +246,7 @@ class Trainer:
         return Checkpoint(tensors, {**counters, **facts})
 
     def stream_positions(self) -> dict[str, Any]:
-        """Where both streams are; if batches are read ahead, that is after the last one drawn, not the last one used."""
+        """Where both streams are: after the last batch that was drawn, which may not be used yet."""
         return {name: getattr(self, name).state_dict() for name in ("labeled_stream", "unlabeled_stream")}
 
     def restore(self, checkpoint: Checkpoint) -> None:
