@@ -70,9 +70,9 @@ class Cache:
         mark_used(path)
         return found
 
-    def store(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write the arrays of a key. If that fails, warn; arrays larger than the limit are not written."""
-        if sum(array.nbytes for array in arrays.values()) > self.limit:
+    def store(self, key: str, arrays: Mapping[str, NDArray[Any]], *, large: bool = False) -> None:
+        """Write the arrays of a key. If that fails, warn; arrays larger than the limit are only written if `large`."""
+        if sum(array.nbytes for array in arrays.values()) > self.limit and not large:
             return
         try:
             self.write(key, arrays)

@@ -6,7 +6,9 @@ map would end the process, and a read of a file gives an error with a reason.
 
 import os
 import tempfile
+import warnings
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -25,6 +27,11 @@ SHARE = 0.5
 """Images may take at most this share of the free memory of a device or of the host; the rest is for training."""
 READERS = 8
 """Threads that read rows of a file. A disk answers many requests at once, and each thread waits for one."""
+
+AT_ONCE = 1024
+"""Images that are copied at a time."""
+READ_ONLY = "The given NumPy array is not writable"
+"""Start of a warning of torch about maps of files, to which nobody writes."""
 
 
 class Rows(Protocol):
@@ -141,22 +148,21 @@ def fits_in_memory(size: int) -> bool:
     return size <= SHARE * free_memory(torch.device("cpu"))
 
 
-def new_pixels(shape: tuple[int, ...], cache_dir: str | None = None) -> NDArray[np.uint8]:
+def new_pixels(shape: tuple[int, ...], folder: Path | None = None) -> NDArray[np.uint8]:
     """Return an array for new images: in memory if it fits there, else a map of a file that ends with the array.
 
-    cache_dir: where the file is; see `files.cache_folder`. Raises an `AggMatchError` if the disk has no room for it.
+    folder: where the file is; without it, in the user's cache folder. Raises an `AggMatchError` if there is no room.
 
     Example: `new_pixels((1000, 3, 32, 32))[0] = image`.
     """
     size = int(np.prod(shape))
     if fits_in_memory(size):
         return np.empty(shape, dtype=np.uint8)
-    folder = pixel_folder(cache_dir)
+    folder = folder or pixel_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(PART, ".images.", folder)
         part = Path(name)
-        keep_newest(folder, LIMIT, part)
         try:
             with os.fdopen(descriptor, "r+b") as file:
                 if hasattr(os, "posix_fallocate"):  # a full disk is an error now, not a crash later
@@ -168,11 +174,45 @@ def new_pixels(shape: tuple[int, ...], cache_dir: str | None = None) -> NDArray[
     except OSError as error:
         raise not_stored(folder, size, error) from None
     weakref.finalize(array, part.unlink, missing_ok=True)
+    keep_newest(folder, LIMIT, part)  # and parts that a killed process left
     return array
 
 
-def pixel_folder(cache_dir: str | None) -> Path:
-    """Return the folder of images that are kept on disk instead of in memory."""
+def copy_rows(parts: Sequence[Tensor], rows: Sequence[int], folder: Path | None = None) -> Tensor:
+    """Return some of the images of several tensors, counted through all of them; see `new_pixels` for the memory.
+
+    Example: `copy_rows([train, test], [0, len(train)])` is the first image of each.
+    """
+    copied = torch.from_numpy(new_pixels((len(rows), *parts[0].shape[1:]), folder))
+    index, first = torch.tensor(rows, dtype=torch.int64), 0
+    for part in parts:
+        here = ((index >= first) & (index < first + len(part))).nonzero().view(-1)
+        for some in here.split(AT_ONCE):
+            copied[some] = part[index[some] - first]
+        first += len(part)
+    return copied
+
+
+def keep_rows(pixels: NDArray[np.uint8], rows: Sequence[int]) -> NDArray[np.uint8]:
+    """Move some images, given by ascending numbers, to the front of an array, and return that part of it.
+
+    A copy would take the memory of all images twice.
+    """
+    for first in range(0, len(rows), AT_ONCE):
+        some = rows[first : first + AT_ONCE]
+        pixels[first : first + len(some)] = pixels[some]
+    return pixels[: len(rows)]
+
+
+def as_tensor(pixels: NDArray[np.uint8]) -> Tensor:
+    """Return an array as a tensor, without a warning if it is a map of a file that is only read."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", READ_ONLY)
+        return torch.from_numpy(pixels)
+
+
+def pixel_folder(cache_dir: str | None = None) -> Path:
+    """Return the folder of images that are kept on disk instead of in memory; see `files.cache_folder`."""
     return cache_folder(cache_dir) / "pixels"
 
 

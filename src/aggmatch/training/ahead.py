@@ -30,7 +30,7 @@ class Slot:
         images = [torch.empty((len(index), *shape), dtype=torch.uint8, pin_memory=on_cuda) for index in indices]
         self.host = self.on_device = (*indices, *images)
         if on_cuda:
-            self.on_device = tuple(torch.empty_like(buffer, device=device) for buffer in self.host)
+            self.on_device = tuple(torch.empty(buffer.shape, dtype=buffer.dtype, device=device) for buffer in self.host)
         self.copied = torch.cuda.Event(blocking=True) if on_cuda else None
         self.used = torch.cuda.Event() if on_cuda else None
         self.mark_used()  # the memory may still be in use by earlier work

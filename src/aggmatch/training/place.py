@@ -1,7 +1,6 @@
 """Where the images of a run are kept: on the training device, in the memory of the host, or in a file on disk."""
 
 import hashlib
-import warnings
 from dataclasses import replace
 from typing import Literal
 
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from aggmatch.cache import Cache
 from aggmatch.data import DataSet, Images
-from aggmatch.data.rows import SHARE, file_behind, not_stored, pixel_folder
+from aggmatch.data.rows import SHARE, as_tensor, file_behind, not_stored, pixel_folder
 from aggmatch.devices import free_memory
 from aggmatch.errors import AggMatchError
 from aggmatch.settings import RuntimeSettings
@@ -74,9 +73,7 @@ def on_disk(images: Images, cache_dir: str | None) -> Images:
         found = cache.lookup(key, mapped="pixels")
     if found is None:
         raise AggMatchError(f"{cache.folder} does not hold what was written to it. Check the disk.")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return replace(images, pixels=torch.from_numpy(found["pixels"]))
+    return replace(images, pixels=as_tensor(found["pixels"]))
 
 
 def content_of(pixels: Tensor) -> str:
