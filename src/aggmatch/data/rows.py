@@ -156,7 +156,7 @@ def new_pixels(shape: tuple[int, ...], folder: Path | None = None) -> NDArray[np
     Example: `new_pixels((1000, 3, 32, 32))[0] = image`.
     """
     size = int(np.prod(shape))
-    if fits_in_memory(size):
+    if not size or fits_in_memory(size):
         return np.empty(shape, dtype=np.uint8)
     folder = folder or pixel_folder()
     try:
