@@ -110,6 +110,8 @@ def map_member(file: BinaryIO, archive: zipfile.ZipFile, name: str) -> NDArray[A
     shape, fortran, kind = read_header(file)
     if info.compress_type != zipfile.ZIP_STORED or kind.hasobject or fortran:
         raise ValueError("the array cannot be mapped")
+    if 0 in shape:  # no system maps nothing
+        return np.empty(shape, dtype=kind)
     return np.memmap(file, dtype=kind, mode="r", offset=file.tell(), shape=shape)
 
 

@@ -18,6 +18,9 @@ from aggmatch.errors import AggMatchError
 SMALL = 500_000
 """Number of weights below which a network trains faster with one thread: several would mostly wait for each other."""
 
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+"""Folder of all control groups (version 2), and the file that lists those of this process."""
+
 
 def choose_device(name: str) -> torch.device:
     """Return the device called `name` (`cpu`, `cuda`, `cuda:N`), or the best one of this machine for `auto`.
@@ -96,8 +99,8 @@ def free_memory(device: torch.device) -> int:
 def container_memory() -> Iterator[int]:
     """Yield the bytes that each of the control groups of this process may still take; cached files do not count."""
     with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            group = Path("/sys/fs/cgroup", line.rpartition(":")[2].lstrip("/"))
+        for line in OWN_CGROUPS.read_text().splitlines():
+            group = CGROUPS / line.rpartition(":")[2].lstrip("/")
             for folder in (group, *group.parents):
                 with suppress(OSError, KeyError, ValueError):  # the root has no limit, and "max" is none
                     limit = int((folder / "memory.max").read_text())
