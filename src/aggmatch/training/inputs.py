@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aggmatch.augment.views import Augmenter
 from aggmatch.data import DataSet, Images, Split
-from aggmatch.data.rows import Rows, rows_of
+from aggmatch.data.rows import Rows, copy_rows, rows_of
 from aggmatch.features import PLAIN, Features, FeatureStore
 from aggmatch.methods import TrainingImages, Views
 from aggmatch.models.network import Standardize
@@ -56,7 +56,7 @@ class ImageInputs:
         self.rows = None if place == "device" else rows_of(pixels)
         self.plain: TrainingImages = pixels.to(device) if self.rows is None else DistantImages(self.rows, device)
         self.test = data.test
-        self.labeled = Images(pixels[split.labeled], split.labels)
+        self.labeled = Images(copy_rows([pixels], split.labeled.tolist()), split.labels)
 
     def views(
         self, names: Sequence[str], index_B: Tensor, generator: torch.Generator, images_B: Tensor | None = None
