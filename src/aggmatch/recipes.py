@@ -101,9 +101,10 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
 
 COLD_START: dict[str, Any] = {
     "method.labeled_views": "both",
-    "method.rotation_weight": 2.0,
+    "method.rotation_weight": 4.0,
     "method.rotated": 448,
-    "method.warmup": 1500,
+    "method.rotation_steps": 10_000,
+    "method.warmup": 2500,
     "optim.lr": 0.06,
     "optim.weight_decay": 1e-3,
 }
@@ -116,7 +117,7 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
         "aggmatch": COLD_START
         | {
             "method.alignment": True,
-            "method.alignment_steps": 2000,
+            "method.alignment_steps": 20_000,
             "method.slots": 64,
             "method.subsets": 16,
             "method.disjoint": "images",
@@ -146,12 +147,13 @@ PREFERRED = {"aggmatch": "cold-start"}
 """The default recipe of a method on a data set with a name, where it is not `paper`. Images of your own, trained from
 scratch, have `paper`: they may have no up direction, which the rotation task of `cold-start` needs. Runs with a frozen
 backbone have `frozen`."""
-SHARES = {"method.warmup": 4, "method.alignment_steps": 3}
+SHARES = {"method.warmup": 4, "method.alignment_steps": 3, "method.rotation_steps": 2}
 """A named recipe spends at most one in so many steps on its start, so that it also fits short runs."""
 
 SHORT: dict[str, Any] = {
     "method.rotation_weight": 0.5,
     "method.rotated": 60,
+    "method.rotation_steps": 0,
     "method.warmup": 100,
     "optim.lr": 0.03,
 }

@@ -105,6 +105,8 @@ def check(value: Any, kind: Any, key: str) -> Any:
 
 def check_alternatives(value: Any, kinds: tuple[Any, ...], key: str) -> Any:
     """Return the value as the first kind that it fits; if it fits none, raise the error of the first kind."""
+    if value is None and type(None) in kinds:
+        return None
     errors = []
     for kind in sorted(kinds, key=lambda kind: kind is type(None)):  # "must be None" is the least helpful error
         try:

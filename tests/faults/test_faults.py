@@ -8,6 +8,7 @@ from tests.faults.hostile import try_hostile
 from tests.faults.kills import try_kills
 from tests.faults.machine import COMPILER, Fault, Machine
 from tests.faults.runs import train
+from tests.faults.soak import GROWTH, Use, problems, try_soak
 from tests.faults.writes import is_clean, try_commands
 
 needs_compiler = pytest.mark.skipif(not COMPILER, reason="the failing disk needs a C compiler")
@@ -53,3 +54,17 @@ def test_hostile_inputs_are_refused_or_read(tmp_path):
     for tally in try_hostile(tmp_path, 8):
         assert not tally.wrong, tally
         assert tally.cases == 8
+
+
+def test_a_long_run_is_measured(tmp_path):
+    tally = try_soak(tmp_path, 4)
+    assert tally.cases == 1
+
+
+def test_growing_memory_files_and_threads_are_found():
+    flat = [Use(step, 300 + step % 3, 12, 5) for step in range(100)]
+    assert problems(flat) == []
+    grown = [
+        Use(use.step, use.memory + use.step * GROWTH / 20, 12 + use.step // 20, 5 + use.step // 90) for use in flat
+    ]
+    assert [problem.split()[0] for problem in problems(grown)] == ["memory", "files", "threads"]

@@ -47,8 +47,30 @@ def test_pseudo_labels_count_after_the_warmup(method, toy_state):
 
 
 @pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])
+def test_the_rotation_task_ends_after_its_steps(method, toy_state):
+    state = toy_state(method, **START, method__rotation_steps=2)
+    head = state.online.head.weight
+    turned, learned = [], []
+    for _ in range(4):
+        before = head.detach().clone()
+        state.step()
+        turned.append(state.meters.read()["loss_rotation"])
+        learned.append(not torch.equal(head, before))
+    assert [loss > 0 for loss in turned] == learned == [True, True, False, False]
+
+
+def test_the_step_is_captured_anew_when_the_rotation_task_ends(toy_state):
+    state = toy_state("fixmatch", **START, method__rotation_steps=2)
+    stages = []
+    state.begin_stage = lambda: (stages.append(state.steps_done), type(state).begin_stage(state))
+    for _ in range(4):
+        state.step()
+    assert stages == [2]
+
+
+@pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])
 def test_a_restored_state_continues_the_warmup(method, toy_resume):
-    changes = {**START, "method__warmup": 4}
+    changes = {**START, "method__warmup": 4, "method__rotation_steps": 4}
     if method == "aggmatch":
         changes |= {"method__alignment": True, "method__alignment_steps": 3, "method__confidence": "product"}
     expected, got = toy_resume(method, **changes)

@@ -10,7 +10,8 @@ from PIL import Image
 from tests.data.photos import paint
 
 from aggmatch.data import Images
-from aggmatch.report.contact_sheet import Picture, contact_sheet, thumbnail
+from aggmatch.report.contact_sheet import Picture, contact_sheet
+from aggmatch.report.test_results import thumbnail
 
 
 def opened(uri: str) -> Image.Image:

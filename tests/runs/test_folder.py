@@ -77,6 +77,14 @@ def test_the_error_of_an_invalid_configuration_names_its_file(tmp_path: Path):
         folder.settings()
 
 
+@pytest.mark.parametrize("data", ["digits", None, 3, ["digits"]])
+def test_a_section_that_is_no_table_is_an_error_of_the_configuration(tmp_path: Path, data):
+    folder = RunFolder(tmp_path)
+    folder.config.write_text(json.dumps({"data": data}))
+    with pytest.raises(AggMatchError, match=r"config\.json.*data"):
+        folder.settings()
+
+
 def test_the_error_of_a_wrong_change_names_its_source(tmp_path: Path):
     folder = RunFolder(tmp_path)
     folder.write_json(folder.config, resolve({}).to_dict())

@@ -101,3 +101,24 @@ def test_a_line_whose_checksum_does_not_match_is_an_error(tmp_path: Path):
         read_log(path)
     with pytest.warns(UserWarning, match=r"corrupt lines, which are dropped: 1 of 2"), Log(path, path.stat().st_size):
         assert [record["step"] for record in read_log(path)] == [2]
+
+
+def test_a_line_whose_checksum_lost_its_name_is_an_error(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    with Log(path) as log:
+        log.write({"step": 1})
+    path.write_bytes(path.read_bytes().replace(b"crc32", b"crc72"))
+    with pytest.raises(AggMatchError, match=r"metrics\.jsonl, line 1.*checksum"):
+        read_log(path)
+
+
+def test_a_resumed_log_whose_end_is_unreadable_is_reported(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    with Log(path) as log:
+        log.write({"step": 1})
+        log.write({"step": 2})
+        position = log.position
+    path.write_bytes(path.read_bytes()[:-9] + b"x" * 9)
+    with pytest.warns(UserWarning, match="corrupt lines.* 1 of 2"), Log(path, position):
+        pass
+    assert read_log(path) == [{"step": 1}]

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,16 @@ from aggmatch.methods import METHODS
 from aggmatch.models.wide_resnet import WideResNet
 from aggmatch.training.cuda_graph import WARM_CALLS, Captured, no_collection
 from aggmatch.training.trainer import Trainer
+
+BACKBONE = {"model__name": f"{Path(__file__).with_name('frozen_backbone.py')}:Bands", "views__cached": 2}
+SPECIAL = {
+    "cold start": {"recipe": "cold-start", "method__slots": 16, "method__subsets": 4, "method__rotated": 16}
+    | {"method__rotation_steps": WARM_CALLS + 2},
+    "exact gradient": {"train__exact_gradient": True},
+    "frozen": {"train__backbone": "frozen", **BACKBONE},
+    "finetune": {"train__backbone": "finetune", **BACKBONE},
+}
+"""Ways to train that a captured step must know."""
 
 
 def on_gpu(test):
@@ -88,6 +99,20 @@ def test_a_captured_step_equals_the_ordinary_one(toy_data, toy_split, method, mo
     assert_alike(ordinary, captured)
     assert ordinary.meters.read() == pytest.approx(captured.meters.read(), rel=1e-2, abs=1e-3)
     assert torch.equal(ordinary.generator.get_state(), captured.generator.get_state())
+
+
+@on_gpu
+@pytest.mark.parametrize("way", SPECIAL)
+def test_a_captured_step_equals_the_ordinary_one_in_every_way_to_train(toy_data, toy_split, way, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    changes = {"model__name": "wrn-10-2"} | SPECIAL[way]
+    ordinary, captured = (make(toy_data, toy_split, "aggmatch", runtime__graph=g, **changes) for g in (False, True))
+    for _ in range(2 * WARM_CALLS + 5):
+        ordinary.step()
+        captured.step()
+    assert captured.graph is not None
+    assert_alike(ordinary, captured)
+    assert ordinary.meters.read().keys() == captured.meters.read().keys()
 
 
 @on_gpu

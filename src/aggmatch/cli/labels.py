@@ -131,7 +131,8 @@ def doubts(
 
 def picture(pool: "Pool", position: int, *lines: str) -> "Picture":
     """Return one image of a contact sheet."""
-    from aggmatch.report.contact_sheet import Picture, thumbnail
+    from aggmatch.report.contact_sheet import Picture
+    from aggmatch.report.test_results import thumbnail
 
     data, cache_dir = pool.settings.data.name, pool.settings.runtime.cache_dir
     return Picture(pool.images.call(position), thumbnail(data, pool.images, position, cache_dir), lines)

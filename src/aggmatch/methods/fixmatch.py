@@ -47,6 +47,10 @@ class FixMatch(Method[Config]):
         """Return the classifier of the rotation task, if there is one."""
         return self.start.build_head()
 
+    def refresh(self, step: int) -> None:
+        """Begin or end the task of the first steps."""
+        self.stage = self.start.refresh(step)
+
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ τ] · CE(argmax p(α(u)), p(A(u)))."""
         weak_view, strong_view = batch.unlabeled

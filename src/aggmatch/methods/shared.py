@@ -130,6 +130,8 @@ class StartSettings(Settings):
     photographs."""
     rotated: Count = 256
     """Unlabelled images that each step rotates, a quarter of them by each of 0°, 90°, 180° and 270°."""
+    rotation_steps: Natural = 0
+    """Steps with the rotation task; later ones are faster, and log a rotation loss of 0. 0: all steps."""
     warmup: Natural = 0
     """Steps before pseudo labels count."""
 
@@ -145,6 +147,7 @@ class Start(nn.Module):
     def __init__(self, config: StartSettings, problem: Problem) -> None:
         super().__init__()
         self.config, self.problem = config, problem
+        self.rotating = config.rotation_weight > 0
         if config.warmup:
             self.register_buffer("steps", torch.zeros(()))
 
@@ -157,9 +160,15 @@ class Start(nn.Module):
         """The classifier of quarter turns, features → 4, or nothing without the rotation task."""
         return nn.Linear(self.problem.features, TURNS) if self.config.rotation_weight else nn.Identity()
 
+    def refresh(self, step: int) -> int:
+        """Begin or end the rotation task at its step; returns the stage of the method (`Method.stage`)."""
+        over = 0 < self.config.rotation_steps <= step
+        self.rotating = self.config.rotation_weight > 0 and not over
+        return int(over)
+
     def images(self, batch: Batch, weak_view: Tensor) -> list[Tensor]:
         """Batches to learn from in addition to pseudo labels: views of labelled images, then rotated images."""
-        rotated = [rotate_quarters(weak_view, self.config.rotated)] if self.config.rotation_weight else []
+        rotated = [rotate_quarters(weak_view, self.config.rotated)] if self.rotating else []
         return [*batch.labeled, *rotated]
 
     def loss(self, outputs: Sequence[Output], batch: Batch, online: Network) -> tuple[Tensor, dict[str, Tensor]]:
@@ -171,6 +180,8 @@ class Start(nn.Module):
         loss = loss_labeled = mean([F.cross_entropy(output.logits, batch.labels) for output in labeled])
         parts = {"loss_labeled": loss_labeled}
         if self.config.rotation_weight:
+            parts["loss_rotation"] = torch.zeros_like(loss)
+        if self.rotating:
             (rotated,) = outputs[len(batch.labeled) :]
             turn_R = torch.arange(TURNS, device=batch.labels.device).repeat_interleave(len(rotated.feature) // TURNS)
             parts["loss_rotation"] = F.cross_entropy(online.head(rotated.feature), turn_R)

@@ -1,18 +1,20 @@
 """Test results of trained models: by class, by confidence, one model against another, and the wrong images."""
 
+import base64
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
 import torch
+from PIL import Image
 from scipy.stats import binomtest
 
-from aggmatch.data import Images
+from aggmatch.data import Images, is_own_images
 from aggmatch.devices import choose_device, hardware
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate
 from aggmatch.inference.model import TrainedModel
-from aggmatch.report.contact_sheet import thumbnail
 from aggmatch.report.summary import test_images_changed
 from aggmatch.runs.stats import Interval, wilson
 from aggmatch.runs.stored import StoredRun
@@ -230,3 +232,33 @@ def make_gallery(run: StoredRun) -> Gallery:
         for position in surest
     ]
     return Gallery(len(wrong), len(result.labels), shown)
+
+
+def thumbnail(data: str, images: Images, position: int, cache_dir: str | None = None) -> str:
+    """Return an image as a data URI: from the original photo if it can be read, else the pixels that a model sees.
+
+    data: the setting `data.name`. images: of this data set. position: of the image among them.
+    """
+    photo, buffer = original(data, images, position, cache_dir), io.BytesIO()
+    if photo is None:
+        pixels = images.pixels[position].permute(1, 2, 0).numpy()
+        photo = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+        kind, options = "png", {}
+    else:
+        kind, options = "jpeg", {"quality": 80}
+    photo.save(buffer, kind, **options)
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def original(data: str, images: Images, position: int, cache_dir: str | None = None) -> Image.Image | None:
+    """Return the photo of an image of your own, small; None if there is none or it cannot be read."""
+    if not is_own_images(data):
+        return None
+    from aggmatch.data.own.decode import read_thumbnail
+    from aggmatch.data.own.images import original_file
+
+    file = original_file(data, images.names[position] if images.names else "", cache_dir)
+    try:
+        return read_thumbnail(file) if file else None
+    except OSError:
+        return None

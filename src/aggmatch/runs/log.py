@@ -30,8 +30,8 @@ class Log:
                     f"{path} is shorter than when the checkpoint was written; the missing records are lost.",
                     stacklevel=2,
                 )
-            lines = [line for line in written[:position].splitlines(keepends=True) if line.endswith(b"\n")]
-            readable = [line for line in lines if is_record(line)]  # the summary needs to read them all
+            lines = written[:position].splitlines(keepends=True)
+            readable = [line for line in lines if line.endswith(b"\n") and is_record(line)]  # the summary reads all
             if corrupt := len(lines) - len(readable):
                 warnings.warn(f"{path} has corrupt lines, which are dropped: {corrupt} of {len(lines)}.", stacklevel=2)
             if (kept := b"".join(readable)) != written:

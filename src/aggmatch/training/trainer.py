@@ -86,7 +86,12 @@ class Trainer:
         self.meters = Meters(device)
         self.steps_done = 0
         self.step_counter = torch.zeros((), device=device)  # the same number on the device, for schedules
-        captured = device.type == "cuda" and settings.runtime.graph
+        self.begin_stage()
+
+    def begin_stage(self) -> None:
+        """Capture the step anew, because the method computes something else from now on."""
+        self.stage = self.method.stage
+        captured = self.device.type == "cuda" and self.settings.runtime.graph
         self.run_step = Captured(self.compute, self.generator) if captured else self.compute
 
     def build_modules(
@@ -155,6 +160,8 @@ class Trainer:
         """Learn from the next images of both streams."""
         with computing_on(self.device, self.threads):
             self.method.refresh(self.steps_done)
+            if self.method.stage != self.stage:
+                self.begin_stage()
             self.run_step(*self.next_inputs())
         self.steps_done += 1
 

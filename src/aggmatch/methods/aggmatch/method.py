@@ -90,6 +90,10 @@ class AggMatch(Method[Config]):
         """Return the classifier of the rotation task, if there is one."""
         return self.start.build_head()
 
+    def refresh(self, step: int) -> None:
+        """Begin or end the task of the first steps."""
+        self.stage = self.start.refresh(step)
+
     def build_alignment(self) -> nn.Module:
         """Return an alignment with a running mean of its own, or a module that changes nothing."""
         config, classes = self.config, self.problem.classes
