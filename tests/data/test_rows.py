@@ -69,6 +69,13 @@ def test_a_deleted_or_replaced_file_is_not_taken_for_the_mapped_one(file, mapped
     assert np.array_equal(read(rows_of(mapped)), PIXELS[INDEX])
 
 
+def test_changes_of_a_private_map_are_not_lost(file):
+    private = torch.from_numpy(np.load(file, mmap_mode="c"))
+    private[7] = 0
+    assert file_behind(private) is None
+    assert not read(rows_of(private))[2].any()
+
+
 def test_a_file_that_becomes_shorter_is_an_error_that_names_it(file, mapped):
     found = rows_of(mapped)
     os.truncate(file, file.stat().st_size // 2)

@@ -27,7 +27,6 @@ SHARE = 0.5
 """Images may take at most this share of the free memory of a device or of the host; the rest is for training."""
 READERS = 8
 """Threads that read rows of a file. A disk answers many requests at once, and each thread waits for one."""
-
 AT_ONCE = 1024
 """Images that are copied at a time."""
 READ_ONLY = "The given NumPy array is not writable"
@@ -52,7 +51,7 @@ class MemoryRows:
     readers = 1
 
     def __init__(self, pixels: Tensor) -> None:
-        self.shape, self.array = tuple(pixels.shape), pixels.numpy()
+        self.shape, self.array = tuple(pixels.shape), pixels.cpu().numpy()
 
     def read(self, index: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
         """Copy rows; other threads run meanwhile."""
@@ -111,7 +110,7 @@ def unreadable(path: Path, reason: str | None) -> AggMatchError:
 
 
 def rows_of(pixels: Tensor) -> Rows:
-    """Return the rows of a tensor on the CPU: those of its file, if it is a map of one."""
+    """Return the rows of a tensor: those of its file, if it is a map of one."""
     part = file_behind(pixels)
     return MemoryRows(pixels) if part is None else FileRows(part, tuple(pixels.shape))
 
@@ -128,11 +127,12 @@ def file_behind(pixels: Tensor) -> FilePart | None:
     address = pixels.data_ptr()
     with suppress(OSError), Path("/proc/self/maps").open(encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
-            span, _, begin, _, inode, *path = line.split(maxsplit=5)
+            span, access, begin, _, inode, *path = line.split(maxsplit=5)
             first, last = (int(end, 16) for end in span.split("-"))
             if not first <= address < last:
                 continue
-            if inode == "0" or not path or address + pixels.nbytes > last:
+            own_changes = access[1] == "w" and access[3] == "p"  # of a private map, which the file does not have
+            if inode == "0" or not path or own_changes or address + pixels.nbytes > last:
                 return None
             file = Path(path[0].rstrip("\n"))
             same = file.is_file() and file.stat().st_ino == int(inode)  # not deleted or replaced since

@@ -26,15 +26,16 @@ def choose_place(wanted: str, pixels: Tensor, device: torch.device) -> Place:
 
     Example: `choose_place("auto", data.train.pixels, torch.device("cuda"))` is "device" for CIFAR-10.
     """
-    cpu = torch.device("cpu")
+    on_cpu, size = device.type == "cpu", pixels.nbytes
+    if wanted == "auto":
+        already = 0 if file_behind(pixels) else size
+        if not on_cpu and size <= SHARE * free_memory(device):
+            wanted = "device"
+        else:
+            wanted = "host" if size <= SHARE * (free_memory(torch.device("cpu")) + already) else "disk"
     if wanted == "disk":
         return "disk"
-    if wanted == "device" or (wanted == "auto" and device != cpu and pixels.nbytes <= SHARE * free_memory(device)):
-        return "device"
-    already = 0 if file_behind(pixels) else pixels.nbytes
-    if wanted == "auto" and pixels.nbytes > SHARE * (free_memory(cpu) + already):
-        return "disk"
-    return "device" if device == cpu else "host"
+    return "host" if wanted == "host" and not on_cpu else "device"
 
 
 def put_images(data: DataSet, place: Place, device: torch.device, runtime: RuntimeSettings) -> DataSet:
@@ -67,7 +68,7 @@ def on_disk(images: Images, cache_dir: str | None) -> Images:
     found = cache.lookup(key, mapped="pixels")
     if found is None:
         try:
-            cache.write(key, {"pixels": images.pixels.numpy()})
+            cache.write(key, {"pixels": images.pixels.cpu().numpy()})
         except OSError as error:
             raise not_stored(cache.folder, images.pixels.nbytes, error) from None
         found = cache.lookup(key, mapped="pixels")
@@ -79,6 +80,6 @@ def on_disk(images: Images, cache_dir: str | None) -> Images:
 def content_of(pixels: Tensor) -> str:
     """Return a hash of images and their shape."""
     digest = hashlib.blake2b(repr(tuple(pixels.shape)).encode(), digest_size=20)
-    for image in pixels.numpy():
+    for image in pixels.cpu().numpy():
         digest.update(image.tobytes())
     return digest.hexdigest()
