@@ -135,3 +135,34 @@ def test_several_writers_of_one_entry_leave_a_whole_one(cache):
     assert found is not None
     assert found["numbers"].tolist() == list(range(found["numbers"][0], found["numbers"][0] + 5000))
     assert len(list(cache.folder.iterdir())) == 1
+
+
+def test_a_mapped_array_is_that_of_the_file_and_the_others_are_in_memory(cache):
+    cache.store("key", {"large": np.arange(5000, dtype=np.uint8).reshape(50, 100), "small": np.arange(3)})
+    found = cache.lookup("key", mapped="large")
+    assert isinstance(found["large"], np.memmap)
+    assert not isinstance(found["small"], np.memmap)
+    assert np.array_equal(found["large"], cache.lookup("key")["large"])
+    assert found["small"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("position", [60, 400, 2000])
+def test_a_flipped_byte_of_a_mapped_array_is_noticed(cache, position):
+    cache.store("key", {"large": np.zeros(4000, dtype=np.uint8)})
+    path = cache.path("key")
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+    found = cache.lookup("key", mapped="large")
+    assert found is None or not found["large"].any()
+
+
+def test_an_entry_above_the_limit_is_written_if_it_is_meant_to_be_large(tmp_path):
+    cache = Cache(tmp_path, limit=100)
+    cache.store("key", {"large": np.zeros(101, dtype=np.uint8)}, large=True)
+    assert cache.lookup("key") is not None
+
+
+def test_an_empty_array_can_be_mapped_too(cache):
+    cache.store("key", {"large": np.zeros((0, 3), dtype=np.uint8)})
+    assert cache.lookup("key", mapped="large")["large"].shape == (0, 3)

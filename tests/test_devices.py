@@ -1,3 +1,4 @@
+import os
 import platform
 
 import pytest
@@ -5,7 +6,8 @@ import torch
 from torch import nn
 
 import aggmatch
-from aggmatch.devices import SMALL, choose_device, choose_threads, computing_on, hardware, provenance
+from aggmatch import devices
+from aggmatch.devices import SMALL, choose_device, choose_threads, computing_on, free_memory, hardware, provenance
 from aggmatch.errors import AggMatchError
 
 CPU = torch.device("cpu")
@@ -89,3 +91,29 @@ def test_provenance_holds_hardware_and_versions():
         "hardware": hardware(CPU, 2),
         "versions": {"aggmatch": aggmatch.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
+
+
+def test_free_memory_is_some_of_the_memory_of_the_machine():
+    assert 2**20 < free_memory(CPU) <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def test_free_memory_is_at_most_what_the_container_allows(monkeypatch):
+    monkeypatch.setattr(devices, "container_memory", lambda: iter([3000, 1000]))
+    assert free_memory(CPU) == 1000
+
+
+def test_the_limit_of_a_container_counts_cached_files_as_free(monkeypatch, tmp_path):
+    group = tmp_path / "sys/fs/cgroup/job/step"
+    group.mkdir(parents=True)
+    (tmp_path / "proc").mkdir()
+    for file, content in {
+        "proc/cgroup": "4:memory:/old\n0::/job/step\n",
+        "sys/fs/cgroup/job/memory.max": "1000\n",
+        "sys/fs/cgroup/job/memory.current": "700\n",
+        "sys/fs/cgroup/job/memory.stat": "anon 500\nfile 200\n",
+        "sys/fs/cgroup/job/step/memory.max": "max\n",
+    }.items():
+        (tmp_path / file).write_text(content)
+    monkeypatch.setattr(devices, "CGROUPS", tmp_path / "sys/fs/cgroup")
+    monkeypatch.setattr(devices, "OWN_CGROUPS", tmp_path / "proc/cgroup")
+    assert list(devices.container_memory()) == [500]

@@ -10,11 +10,12 @@ import shutil
 import tempfile
 import time
 import warnings
+import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ ABANDONED = 24 * 3600.0
 """Seconds after which a partly written entry belongs to a process that is gone."""
 PART = ".part"
 """End of the name of an entry that is being written."""
+CHUNK = 2**20
+LOCAL_HEAD = 30
+"""Bytes before the name of a member of a .zip file; its last four are the lengths of name and extra field."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,18 @@ class Cache:
         digest = hashlib.blake2b(key.encode(errors="surrogateescape"), digest_size=20).hexdigest()
         return self.folder / f"{digest}.npz"
 
-    def lookup(self, key: str) -> dict[str, NDArray[Any]] | None:
-        """Return the arrays of a key by name; None if they are not there. A corrupt entry is removed."""
+    def lookup(self, key: str, mapped: str = "") -> dict[str, NDArray[Any]] | None:
+        """Return the arrays of a key by name; None if they are not there. A corrupt entry is removed.
+
+        mapped: the name of an array that is not read into memory: it is a read-only map of the file.
+        """
         path = self.path(key)
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                found = {name: arrays[name] for name in arrays.files}  # reads all, so that every checksum is verified
+                # All bytes are read, so that every checksum is verified.
+                found = {name: arrays[name] for name in arrays.files if name != mapped}
+                if mapped in arrays.files:
+                    found[mapped] = map_member(file, arrays.zip, f"{mapped}.npy")
         except OSError:  # not there, or not readable
             return None
         except Exception:  # corrupt files raise almost any exception
@@ -60,10 +70,17 @@ class Cache:
         mark_used(path)
         return found
 
-    def store(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write the arrays of a key. If that fails, warn; arrays larger than the limit are not written."""
-        if sum(array.nbytes for array in arrays.values()) > self.limit:
+    def store(self, key: str, arrays: Mapping[str, NDArray[Any]], *, large: bool = False) -> None:
+        """Write the arrays of a key. If that fails, warn; arrays larger than the limit are only written if `large`."""
+        if sum(array.nbytes for array in arrays.values()) > self.limit and not large:
             return
+        try:
+            self.write(key, arrays)
+        except OSError as error:
+            warn_not_stored(self.folder, error)
+
+    def write(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write the arrays of a key, of any size and in small pieces; raise OSError if that fails."""
         path = self.path(key)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -74,9 +91,36 @@ class Cache:
                 Path(part).replace(path)
             finally:
                 Path(part).unlink(missing_ok=True)
-        except OSError as error:
-            warn_not_stored(self.folder, error)
-        keep_newest(self.folder, self.limit, path)
+        finally:
+            keep_newest(self.folder, self.limit, path)
+
+
+def map_member(file: BinaryIO, archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """Return an array of an open .npz file, which `np.savez` wrote without compression, as a map of the file.
+
+    Raises `zipfile.BadZipFile` if its checksum is wrong.
+    """
+    info = archive.getinfo(name)
+    with archive.open(info) as member:
+        while member.read(CHUNK):  # the end verifies the checksum
+            pass
+    file.seek(info.header_offset)
+    head = file.read(LOCAL_HEAD)
+    file.seek(int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little"), os.SEEK_CUR)
+    shape, fortran, kind = read_header(file)
+    if info.compress_type != zipfile.ZIP_STORED or kind.hasobject or fortran:
+        raise ValueError("the array cannot be mapped")
+    if 0 in shape:  # no system maps nothing
+        return np.empty(shape, dtype=kind)
+    return np.memmap(file, dtype=kind, mode="r", offset=file.tell(), shape=shape)
+
+
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether columns come first, and type of the .npy array at the position of an open file."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, kind = read(file)
+    return shape, fortran, kind
 
 
 def mark_used(entry: Path) -> None:

@@ -1,10 +1,12 @@
 """Which device computes, with how many threads, and the hardware and versions that a result names."""
 
+import os
 import platform
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +17,9 @@ from aggmatch.errors import AggMatchError
 
 SMALL = 500_000
 """Number of weights below which a network trains faster with one thread: several would mostly wait for each other."""
+
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+"""Folder of all control groups (version 2), and the file that lists those of this process."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -74,6 +79,39 @@ def computing_on(device: torch.device, threads: int = 0) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that this process may still take on a device; on a CPU, at most those that its container allows.
+
+    Example: `free_memory(torch.device("cpu")) / 2**30`.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    try:
+        available = numbers_of(Path("/proc/meminfo"))["MemAvailable:"] * 1024
+    except (OSError, KeyError):  # not Linux
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([available, *container_memory()])
+
+
+def container_memory() -> Iterator[int]:
+    """Yield the bytes that each of the control groups of this process may still take; cached files do not count."""
+    with suppress(OSError):
+        for line in OWN_CGROUPS.read_text().splitlines():
+            group = CGROUPS / line.rpartition(":")[2].lstrip("/")
+            for folder in (group, *group.parents):
+                with suppress(OSError, KeyError, ValueError):  # the root has no limit, and "max" is none
+                    limit = int((folder / "memory.max").read_text())
+                    used = int((folder / "memory.current").read_text())
+                    yield max(limit - used + numbers_of(folder / "memory.stat")["file"], 0)
+
+
+def numbers_of(file: Path) -> dict[str, int]:
+    """Return the numbers of a file of the system by the word before each, one in a line."""
+    words = (line.split() for line in file.read_text().splitlines())
+    return {name: int(value) for name, value, *_ in words}
 
 
 def has_bfloat16(device: torch.device) -> bool:

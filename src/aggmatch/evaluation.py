@@ -101,6 +101,8 @@ def predict(method: Method[Any], network: Network, pixels: Tensor, *, threads: i
 
 def prepare(method: Method[Any], network: Network, labeled: "Images | Features", *, threads: int = 0) -> None:
     """Give a method the labelled images, with their given labels, that it needs to predict with a network."""
+    if type(method).prepare is Method.prepare:  # it needs none, and there may be many
+        return
     with evaluating(network, threads) as device:
         method.prepare(network, labeled.inputs.to(device), labeled.labels.to(device))
 

@@ -4,7 +4,7 @@ Shapes: N images, V views of one kind, D features.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,9 +74,7 @@ class FeatureStore:
         if missing:
             with following(progress, "Computing features", "images") as report:
                 for round_, key in enumerate(missing):
-                    arrays[key] = self.compute(
-                        pixels[images.first], *key, images.digest, Part(report, round_, len(missing))
-                    )
+                    arrays[key] = self.compute(pixels, images, *key, Part(report, round_, len(missing)))
                     self.cache.store(self.key(images, *key), {"features": arrays[key]})
         stacked = {
             name: np.stack([arrays[name, number][images.position] for number in range(count)], 1)
@@ -94,16 +92,18 @@ class FeatureStore:
         making = None if name == PLAIN else (made_by, self.augment.mirror, number)
         return repr(("features", *self.origin, images.digest, name, making))
 
-    def compute(self, pixels: Tensor, name: str, number: int, digest: str, report: "Part") -> NDArray[np.float16]:
-        """Return the features of one view of each image, (N, D)."""
-        batches = batches_of(self.network, pixels)
+    def compute(
+        self, pixels: Tensor, images: "Distinct", name: str, number: int, report: "Part"
+    ) -> NDArray[np.float16]:
+        """Return the features of one view of each distinct image."""
+        batches = images.first.split(batch_of(self.network, pixels))
 
         def embed(position: int) -> NDArray[np.float16]:
-            seed = hashlib.blake2b(f"{digest} {name} {number} {position}".encode(), digest_size=7).digest()
+            seed = hashlib.blake2b(f"{images.digest} {name} {number} {position}".encode(), digest_size=7).digest()
             generator = torch.Generator(self.device).manual_seed(int.from_bytes(seed))
-            view = self.augment(name, batches[position].to(self.device), generator)
+            view = self.augment(name, pixels[batches[position]].to(self.device), generator)
             features: NDArray[np.float16] = self.network.embed(view).half().cpu().numpy()
-            report.add(len(features), len(pixels))
+            report.add(len(features), len(images.first))
             return features
 
         return np.concatenate(in_parallel(embed, len(batches), self.device))
@@ -111,16 +111,16 @@ class FeatureStore:
 
 def embed_all(network: Network, pixels: Tensor) -> Tensor:
     """Return the features of images (N, C, H, W) by the frozen backbone of a network, (N, D), on the CPU; no cache."""
-    batches, device = batches_of(network, pixels), network.mean.device
+    batches, device = pixels.split(batch_of(network, pixels)), network.mean.device
     return torch.cat(
         in_parallel(lambda position: network.embed(batches[position].to(device)).cpu(), len(batches), device)
     )
 
 
-def batches_of(network: Network, pixels: Tensor) -> Sequence[Tensor]:
-    """Return the images in batches that suit the frozen backbone."""
+def batch_of(network: Network, pixels: Tensor) -> int:
+    """Return the number of images in a batch that suits the frozen backbone."""
     most = 200 if network.mean.device.type == "cpu" else 8000
-    return pixels.split(images_at_once(max(pixels.shape[-1], network.side), most))
+    return images_at_once(max(pixels.shape[-1], network.side), most)
 
 
 def in_parallel(work: Callable[[int], Result], count: int, device: torch.device) -> list[Result]:

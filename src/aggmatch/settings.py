@@ -121,6 +121,9 @@ class RuntimeSettings(Settings):
     """`cpu`, `cuda`, `cuda:1`, or `auto` for the best one available."""
     threads: Annotated[int, Range(0, 1024)] = 0
     """CPU threads. 0: one for networks under 500,000 weights, which more would slow down, else torch's own number."""
+    place: Literal["auto", "device", "host", "disk"] = "auto"
+    """Where the training images are: on the device, in the memory of the host, or in a file on disk. auto: the first
+    of them that has room, where they take at most half of the free memory (docs/performance.md)."""
     data_dir: str = "data"
     """Folder of the downloaded data sets."""
     cache_dir: str | None = None

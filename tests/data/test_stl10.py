@@ -111,3 +111,17 @@ def test_wrn_37_2_halves_the_image_four_times_and_has_256_features():
     assert network(torch.zeros(2, 3, 96, 96, dtype=torch.uint8)).feature.shape == (2, 256)
     assert shapes[::4] == [(32, 48, 48), (64, 24, 24), (128, 12, 12), (256, 6, 6)]
     assert len(shapes) == 16
+
+
+def test_an_archive_in_any_order_gives_the_same_images(unpacked, files, tmp_path_factory):
+    packed = tmp_path_factory.mktemp("reversed")
+    pack(packed, dict(reversed(files.items())))
+    assert load("stl10", packed).fingerprint == load("stl10", unpacked).fingerprint
+
+
+def test_an_archive_that_is_cut_short_is_named(tmp_path, files):
+    pack(tmp_path, files)
+    archive = tmp_path / ARCHIVE.file
+    archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 2])
+    with pytest.raises(AggMatchError, match=ARCHIVE.file.replace(".", r"\.")):
+        load("stl10", tmp_path)

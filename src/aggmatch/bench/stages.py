@@ -85,7 +85,7 @@ class Pieces:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        self.indices = trainer.draw_indices()
+        self.indices = trainer.next_inputs()
         self.batch = trainer.make_batch(*self.indices)
         self.calls = watch_step(trainer, self.batch)
         self.loss().backward()

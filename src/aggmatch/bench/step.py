@@ -158,7 +158,7 @@ def bare_step(trainer: Trainer) -> Callable[[], object]:
     """Return the computation of a step alone: the replay of its graph if it has one."""
     if trainer.graph is not None:
         return trainer.graph.replay
-    return partial(trainer.run_step, *trainer.draw_indices())
+    return partial(trainer.run_step, *trainer.next_inputs())
 
 
 def warm(trainer: Trainer) -> None:

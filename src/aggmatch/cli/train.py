@@ -103,6 +103,8 @@ def train(
             settings = resolve(with_split(layers))
             on_read = partial(say_what_was_read, settings, quiet=quiet)
             run = loop.start(settings, out, download=download, on_read=on_read, processes=processes)
+        if run.state.inputs.rows is not None and not run.finished:
+            say_where_images_are(run, quiet=quiet)
         follow_run(run, quiet=quiet or not processes.first)
         if not quiet and processes.first:
             print_summary(run)
@@ -137,6 +139,15 @@ def how_it_learns(settings: "RunSettings") -> str:
         case "scratch":
             more = "" if weights_installed() else f" Pretrained weights need far fewer labels. {HINT}"
             return f"{name} is trained from scratch, {steps}.{more}"
+
+
+def say_where_images_are(run: "Run", *, quiet: bool) -> None:
+    """Print where training images are that are not on the device."""
+    from aggmatch.console import say
+
+    size = f"{run.data.train.pixels.nbytes / 1e9:,.1f} GB"
+    kept = "stay in host memory" if run.state.place == "host" else "stay on disk"
+    say(f"The training images, {size}, {kept}: batches are read ahead of their steps (runtime.place).", quiet=quiet)
 
 
 def print_summary(run: "Run") -> None:

@@ -12,6 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from aggmatch.data.rows import AT_ONCE, copy_rows
 from aggmatch.errors import AggMatchError
 from aggmatch.validate import is_text
 
@@ -65,9 +66,9 @@ class Images:
 
     def take(self, positions: Sequence[int]) -> Self:
         """Return the images at these positions, in the given order."""
-        index = torch.tensor(positions, dtype=torch.int64)
         names = tuple(self.names[position] for position in positions) if self.names else ()
-        return replace(self, pixels=self.pixels[index], labels=self.labels[index], names=names)
+        labels = self.labels[torch.tensor(positions, dtype=torch.int64)]
+        return replace(self, pixels=copy_rows([self.pixels], positions), labels=labels, names=names)
 
     def call(self, index: int) -> str:
         """Return the name of an image, or its number if it has no name."""
@@ -149,7 +150,8 @@ class DataSet:
 def _fingerprint(classes: tuple[str, ...], images: Images) -> str:
     digest = hashlib.sha256(json.dumps(classes).encode())
     for tensor in (images.labels, images.pixels):
-        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        for some in tensor.split(AT_ONCE):  # the bytes of all images would be a copy of them
+            digest.update(some.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

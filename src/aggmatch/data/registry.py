@@ -1,10 +1,12 @@
 """Data sets by name: those of this package, images of your own, a file of your own, or an installed package."""
 
 import os
+import warnings
 from difflib import get_close_matches
 from pathlib import Path
 
 from aggmatch.data.images import DataSet, Images, Source
+from aggmatch.data.rows import READ_ONLY
 from aggmatch.data.splits import DataSettings, keep_test_images
 from aggmatch.errors import AggMatchError
 from aggmatch.progress import Progress
@@ -169,7 +171,9 @@ def load(
 def read_source(source: Source, data_dir: Path) -> tuple[Images, Images, tuple[tuple[int, ...], ...]]:
     """Return training images, test images and official folds; raise `AggMatchError` if the source returns others."""
     try:
-        train, test = source.read(data_dir)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", READ_ONLY)  # images may be maps of files
+            train, test = source.read(data_dir)
         folds = source.folds(data_dir) if source.folds else ()
         shapes = {tuple(part.pixels.shape[1:]) for part in (train, test)}
     except (AggMatchError, MemoryError):

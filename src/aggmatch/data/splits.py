@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aggmatch.config import Count, Fraction, Natural, Range, Settings
-from aggmatch.data.images import UNKNOWN, DataSet
+from aggmatch.data.images import UNKNOWN, DataSet, Images
+from aggmatch.data.rows import copy_rows
 from aggmatch.errors import AggMatchError
 from aggmatch.files import digest_of, is_intact, sealed, write_atomically
 from aggmatch.validate import InvalidValue, read_json
@@ -238,22 +239,20 @@ def keep_test_images(data: DataSet, path: Path) -> DataSet:
     if not wanted:
         warnings.warn(f"{path} does not list its test images: others may be chosen now.", stacklevel=2)
         return data
-    pixels = torch.cat([data.train.pixels, data.test.pixels])
-    images = replace(
-        data.train,
-        pixels=pixels,
-        labels=torch.cat([data.train.labels, data.test.labels]),
-        names=data.train.names + data.test.names,
-    )
-    digests = images.digests()
-    held = [
-        position for position, label in enumerate(images.labels) if digests[position] in wanted and label != UNKNOWN
-    ]
+    digests = data.train.digests() + data.test.digests()
+    labels = torch.cat([data.train.labels, data.test.labels])
+    names = data.train.names + data.test.names
+    held = [position for position, label in enumerate(labels) if digests[position] in wanted and label != UNKNOWN]
     held.sort(key=lambda position: wanted[digests[position]])
     if len(held) < len(wanted):
         warnings.warn(f"{len(wanted) - len(held)} of {len(wanted)} test images of {path} are gone.", stacklevel=2)
-    others = sorted(set(range(len(images))) - set(held))
-    return replace(data, train=images.take(others), test=images.take(held))
+    others = sorted(set(range(len(labels))) - set(held))
+
+    def taken(rows: list[int]) -> Images:
+        pixels = copy_rows([data.train.pixels, data.test.pixels], rows)
+        return Images(pixels, labels[rows], tuple(names[row] for row in rows) if names else ())
+
+    return replace(data, train=taken(others), test=taken(held))
 
 
 def draw_split(data: DataSet, settings: DataSettings) -> Split:

@@ -5,14 +5,17 @@ of them belong to none of the classes.
 """
 
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from aggmatch.data.images import UNKNOWN, Archive, Images, Source, corrupt, reading
+from aggmatch.data.rows import AT_ONCE, new_pixels
 
 SHAPE = (3, 96, 96)
 IMAGE = 3 * 96 * 96
@@ -33,16 +36,29 @@ ARCHIVE = Archive(
 
 def read_stl10(folder: Path) -> tuple[Images, Images]:
     """Training images, the labelled ones first, and test images."""
-    content = read_members(folder)
-    train, test = (labeled_images(folder, content, part) for part in ("train", "test"))
-    unlabeled = pixels_of(folder, "unlabeled_X.bin", content["unlabeled_X.bin"])
-    labels = torch.cat([train.labels, torch.full((len(unlabeled),), UNKNOWN)])
-    return Images(torch.cat([train.pixels, unlabeled]), labels), test
+    pixels: dict[str, NDArray[np.uint8]] = {}
+    numbers: dict[str, bytes] = {}
+    for member in members(folder, MEMBERS[:-1]):
+        part, _, kind = member.name.removesuffix(".bin").partition("_")
+        with reading(member.path):
+            if kind == "y":
+                numbers[part] = member.stream.read()
+            else:
+                pixels[part] = read_pixels(member, pixels.get("train") if part == "unlabeled" else None)
+    given, tested = (labels_of(folder, part, numbers[part], len(pixels[part])) for part in ("train", "test"))
+    train = pixels["unlabeled"]
+    if list(pixels).index("unlabeled") < list(pixels).index("train"):  # in an archive in another order
+        train = np.concatenate([pixels["train"], train])
+    labels = torch.cat([given, torch.full((len(train) - len(given),), UNKNOWN)])
+    return Images(torch.from_numpy(train), labels), Images(torch.from_numpy(pixels["test"]), tested)
 
 
 def read_folds(folder: Path) -> tuple[tuple[int, ...], ...]:
     """The official folds: positions of labelled images among the training images."""
-    lines = read_members(folder, only=("fold_indices.txt",))["fold_indices.txt"].decode(errors="replace").splitlines()
+    lines: list[str] = []
+    for member in members(folder, MEMBERS[-1:]):
+        with reading(member.path):
+            lines = member.stream.read().decode(errors="replace").splitlines()
     try:
         folds = tuple(tuple(map(int, line.split())) for line in lines if line.strip())
     except ValueError as error:
@@ -50,16 +66,29 @@ def read_folds(folder: Path) -> tuple[tuple[int, ...], ...]:
     return folds
 
 
-def read_members(folder: Path, only: tuple[str, ...] = MEMBERS) -> dict[str, bytes]:
-    """The content of the official files by name, from the unpacked folder or in one pass through the archive."""
-    found: dict[str, bytes] = {}
+class Member(NamedTuple):
+    """An official file."""
+
+    name: str
+    path: Path
+    """The file itself, or the archive that it is in."""
+    stream: IO[bytes]
+    size: int
+    """Bytes."""
+
+
+def members(folder: Path, only: tuple[str, ...]) -> Iterator[Member]:
+    """Yield the official files with these names, from the unpacked folder or in one pass through the archive.
+
+    Read each one before the next. Raises an `AggMatchError` if a file is missing or too large.
+    """
     if ARCHIVE.unpacked(folder):
         for name in only:
             path = folder / FOLDER / name
-            with reading(path):
-                found[name] = path.read_bytes()
-        return found
-    path = folder / ARCHIVE.file
+            with reading(path), path.open("rb") as stream:
+                yield Member(name, path, stream, path.stat().st_size)
+        return
+    path, found = folder / ARCHIVE.file, set()
     with reading(path), tarfile.open(path, "r|gz") as tar:
         for entry in tar:
             name = Path(entry.name).name
@@ -67,30 +96,42 @@ def read_members(folder: Path, only: tuple[str, ...] = MEMBERS) -> dict[str, byt
             if file is not None:
                 if entry.size > LARGEST:
                     raise corrupt(path, f"{name} has {entry.size:,} bytes instead of at most {LARGEST:,}")
-                found[name] = file.read()
+                found.add(name)
+                yield Member(name, path, file, entry.size)
     for name in only:
         if name not in found:
             raise corrupt(path, f"it lacks {name}")
-    return found
 
 
-def labeled_images(folder: Path, content: dict[str, bytes], part: str) -> Images:
-    """The images of `train` or `test` with their labels, which the files count from 1."""
-    pixels = pixels_of(folder, f"{part}_X.bin", content[f"{part}_X.bin"])
-    labels: NDArray[np.uint8] = np.frombuffer(content[f"{part}_y.bin"], np.uint8)
-    if len(labels) != len(pixels):
-        raise corrupt(folder / FOLDER / f"{part}_y.bin", f"it holds {len(labels)} labels for {len(pixels)} images")
+def labels_of(folder: Path, part: str, content: bytes, count: int) -> Tensor:
+    """The labels of `train` or `test`, (N,), which the files count from 1."""
+    labels: NDArray[np.uint8] = np.frombuffer(content, np.uint8)
+    if len(labels) != count:
+        raise corrupt(folder / FOLDER / f"{part}_y.bin", f"it holds {len(labels)} labels for {count} images")
     if not np.isin(labels, np.arange(1, len(CLASSES) + 1)).all():
         raise corrupt(folder / FOLDER / f"{part}_y.bin", f"its labels are not all in [1, {len(CLASSES)}]")
-    return Images(pixels, torch.from_numpy(labels.astype(np.int64) - 1))
+    return torch.from_numpy(labels.astype(np.int64) - 1)
 
 
-def pixels_of(folder: Path, name: str, content: bytes) -> torch.Tensor:
-    """Images (N, 3, 96, 96) from bytes in which every channel is stored column by column."""
-    if not content or len(content) % IMAGE:
-        raise corrupt(folder / FOLDER / name, f"its {len(content)} bytes are not a number of images of {IMAGE} bytes")
-    columns = np.frombuffer(content, np.uint8).reshape(-1, *SHAPE)
-    return torch.from_numpy(np.ascontiguousarray(columns.transpose(0, 1, 3, 2)))
+def read_pixels(member: Member, before: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+    """Images (N, 3, 96, 96) from a file in which every channel is stored column by column.
+
+    before: images that come first in the result. Some images are read at a time, so that none is in memory twice.
+    """
+    size = member.size
+    if not size or size % IMAGE:
+        problem = f"{member.name} has {size} bytes, which are not a number of images of {IMAGE} bytes"
+        raise corrupt(member.path, problem)
+    first = 0 if before is None else len(before)
+    pixels = new_pixels((first + size // IMAGE, *SHAPE))
+    if before is not None:
+        pixels[:first] = before
+    for some in np.split(pixels[first:], range(AT_ONCE, size // IMAGE, AT_ONCE)):
+        content = member.stream.read(some.nbytes)
+        if len(content) < some.nbytes:
+            raise corrupt(member.path, f"{member.name} is cut short")
+        some[...] = np.frombuffer(content, np.uint8).reshape(some.shape).transpose(0, 1, 3, 2)
+    return pixels
 
 
 STL10 = Source(

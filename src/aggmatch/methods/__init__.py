@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from aggmatch.config import Settings
-from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.methods.base import Batch, Method, Problem, StepResult, TrainingImages, Views, forward_together
 from aggmatch.models import ModelSettings, Network, build_network
 from aggmatch.models.pretrained import BackboneUse
 from aggmatch.registry import Registry
@@ -16,6 +16,7 @@ __all__ = [
     "Method",
     "Problem",
     "StepResult",
+    "TrainingImages",
     "Views",
     "build_modules",
     "forward_together",

@@ -54,6 +54,23 @@ class Problem:
         return self.images if self.unlabeled is None else self.unlabeled
 
 
+class TrainingImages(Protocol):
+    """All N training images, on the training device or elsewhere: a tensor, or something that is indexed like one.
+
+    Example: `pixels[torch.tensor([3, 5])]` has shape (2, C, H, W).
+    """
+
+    @property
+    def shape(self) -> torch.Size:
+        """(N, C, H, W)."""
+
+    def __len__(self) -> int:
+        """N."""
+
+    def __getitem__(self, index: Tensor, /) -> Tensor:
+        """Return the images with these numbers, (n,), as uint8 (n, C, H, W) on the training device."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """The images of one step, on the training device. It does not hold the true labels of unlabelled images.
@@ -219,11 +236,12 @@ class Method(nn.Module, Generic[C]):
         """Return a module with weights of the method's own. It becomes `head` of both networks and is trained."""
         return nn.Identity()
 
-    def begin(self, online: Network, pixels: Tensor, labeled: Tensor, labels: Tensor) -> None:
+    def begin(self, online: Network, pixels: TrainingImages, labeled: Tensor, labels: Tensor) -> None:
         """Keep what `refresh` needs of the data; called once, before the first step of a run or of its resumption.
 
-        online: the network that is trained. pixels: all training images, (N, C, H, W) uint8. labeled, labels: positions
-        and given labels of the labelled ones, (n,). Do not store `online` as an attribute: it would become a part.
+        online: the network that is trained. pixels: all training images; `pixels[labeled]` are the labelled ones.
+        labeled, labels: their positions and given labels, (n,), on the training device. Do not store `online` as an
+        attribute: it would become a part.
         """
 
     def refresh(self, step: int) -> None:

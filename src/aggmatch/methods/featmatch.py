@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from aggmatch.config import Count, Fraction, Natural, NonNegative, Positive, Range, Settings
 from aggmatch.functional import PseudoLabels, beta_shares, linear_ramp, mixup, one_hot, sharpen, soft_cross_entropy
-from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.methods.base import Batch, Method, Problem, StepResult, TrainingImages, Views, forward_together
 from aggmatch.models import Network, images_at_once
 from aggmatch.models.heads import PrototypeAttention
 
@@ -144,7 +144,7 @@ class FeatMatch(Method[Config]):
         partner_B = torch.rand(count, generator=generator, device=generator.device).argsort()
         return partner_B, beta_shares(1, self.config.alpha, generator).expand(count)
 
-    def begin(self, online: Network, pixels: Tensor, labeled: Tensor, labels: Tensor) -> None:
+    def begin(self, online: Network, pixels: TrainingImages, labeled: Tensor, labels: Tensor) -> None:
         """Keep a way to compute the features of the labelled images."""
         self.labels = labels
         self.labeled_features = partial(plain_features, online, pixels, labeled)
@@ -208,7 +208,7 @@ class FeatMatch(Method[Config]):
         return super().load_state_dict(known, *args, **options)
 
 
-def plain_features(network: Network, pixels: Tensor, index: Tensor) -> Tensor:
+def plain_features(network: Network, pixels: TrainingImages, index: Tensor) -> Tensor:
     """Return the features of plain images at an index (n,) by a network in evaluation mode, (n, D)."""
     training = network.training
     network.eval()

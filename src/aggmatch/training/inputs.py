@@ -11,17 +11,24 @@ from torch import Tensor
 
 from aggmatch.augment.views import Augmenter
 from aggmatch.data import DataSet, Images, Split
+from aggmatch.data.rows import Rows, copy_rows, rows_of
 from aggmatch.features import PLAIN, Features, FeatureStore
-from aggmatch.methods import Views
+from aggmatch.methods import TrainingImages, Views
 from aggmatch.models.network import Standardize
 from aggmatch.probes import probe_accuracies
+from aggmatch.training.place import Place
 
 
 class Inputs(Protocol):
     """The inputs of a run: views for training, and labelled examples for evaluation."""
 
-    plain: Tensor
-    """The training images themselves, or their features; N rows on the training device."""
+    @property
+    def plain(self) -> TrainingImages:
+        """The training images themselves, or their features: N rows, which an index brings to the training device."""
+
+    @property
+    def rows(self) -> Rows | None:
+        """The training images, if they are not on the device: the batches of a run are then read ahead of its steps."""
 
     @property
     def test(self) -> Images | Features:
@@ -31,21 +38,51 @@ class Inputs(Protocol):
     def labeled(self) -> Images | Features:
         """Labelled training examples with their given labels."""
 
-    def views(self, names: Sequence[str], index_B: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Return the named views of the training images at these positions, each with B rows."""
+    def views(
+        self, names: Sequence[str], index_B: Tensor, generator: torch.Generator, images_B: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return the named views of the training images at these positions, each with B rows.
+
+        images_B: these images, if they were read ahead; otherwise they are gathered.
+        """
 
 
 class ImageInputs:
-    """Images on the training device; every step makes new views of them."""
+    """Images on the training device, or elsewhere; every step makes new views of them."""
 
-    def __init__(self, data: DataSet, split: Split, augment: Augmenter, device: torch.device) -> None:
-        self.augment, self.plain = augment, data.train.pixels.to(device)
+    def __init__(self, data: DataSet, split: Split, augment: Augmenter, device: torch.device, place: Place) -> None:
+        pixels = data.train.pixels
+        self.augment = augment
+        self.rows = None if place == "device" else rows_of(pixels)
+        self.plain: TrainingImages = pixels.to(device) if self.rows is None else DistantImages(self.rows, device)
         self.test = data.test
-        self.labeled = Images(data.train.pixels[split.labeled], split.labels)
+        self.labeled = Images(copy_rows([pixels], split.labeled.tolist()), split.labels)
 
-    def views(self, names: Sequence[str], index_B: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+    def views(
+        self, names: Sequence[str], index_B: Tensor, generator: torch.Generator, images_B: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         """Return the named views, each (B, C, H, W) uint8."""
-        return tuple(self.augment(name, self.plain[index_B], generator) for name in names)
+        return tuple(
+            self.augment(name, self.plain[index_B] if images_B is None else images_B, generator) for name in names
+        )
+
+
+class DistantImages:
+    """Training images that are not on the training device; an index brings some of them there.
+
+    Example: `DistantImages(rows_of(pixels), device)[torch.tensor([3, 5])]` has shape (2, C, H, W).
+    """
+
+    def __init__(self, rows: Rows, device: torch.device) -> None:
+        self.rows, self.device, self.shape = rows, device, torch.Size(rows.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        images = torch.empty((len(index), *self.shape[1:]), dtype=torch.uint8)
+        self.rows.read(index.cpu().numpy(), images.numpy())
+        return images.to(self.device)
 
 
 class FeatureInputs:
@@ -54,6 +91,8 @@ class FeatureInputs:
     Views other than `plain` and `weak` also lose a random part of their features, which become their mean: a cached
     view is seen many times, and dropout makes it differ each time.
     """
+
+    rows = None
 
     def __init__(self, store: FeatureStore, data: DataSet, split: Split, views: Views) -> None:
         network, settings = store.network, store.augment.settings
@@ -75,7 +114,9 @@ class FeatureInputs:
         test = self.test
         return probe_accuracies(self.plain.cpu(), self.split.labeled, self.split.labels, test.inputs, test.labels)
 
-    def views(self, names: Sequence[str], index_B: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+    def views(
+        self, names: Sequence[str], index_B: Tensor, generator: torch.Generator, images_B: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         """Return features of the named views, each (B, D) float32."""
         return tuple(self.draw(name, index_B, generator) for name in names)
 

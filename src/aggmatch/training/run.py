@@ -327,7 +327,7 @@ def start(
         take_networks(state, earlier, data.classes)
     if processes.first:
         folder.create(split.encoded(), settings.to_dict())
-    run = Run(settings, data, split, folder, state, new=processes.first)
+    run = Run(settings, state.data, split, folder, state, new=processes.first)
     run.keep_backbone()
     return run
 
@@ -377,7 +377,7 @@ def resume(
     state = Trainer(settings, data, split, device, stored_backbone(folder), processes)
     if processes.first:
         folder.note_data(settings.data.name, settings.data.labels_file)
-    run = Run(settings, data, split, folder, state)
+    run = Run(settings, state.data, split, folder, state)
     run.keep_backbone()
     if latest is not None:
         run.restore(latest)

@@ -21,11 +21,13 @@ from aggmatch.models import Network
 from aggmatch.models.registry import load_backbone
 from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.settings import RunSettings
+from aggmatch.training.ahead import ReadAhead
 from aggmatch.training.cuda_graph import Captured
 from aggmatch.training.division import check_batches, shared_tensors
 from aggmatch.training.inputs import FeatureInputs, ImageInputs, Inputs
 from aggmatch.training.meters import Meters
 from aggmatch.training.optim import SGD, average_decay, copy_buffers, learning_rate, update_average
+from aggmatch.training.place import choose_place, put_images
 
 
 def seeds(settings: RunSettings) -> Iterator[int]:
@@ -38,9 +40,9 @@ class Trainer:
     """Networks, method, optimizer, streams, generator and counters of a run; `step` advances them all.
 
     settings: of the run. data, split: the images, and which of them have which label. device: where all tensors are,
-    the training images as uint8. frozen: weights of the frozen backbone, as the run stored them; None to load the
-    pretrained ones. processes: those that share the work of a step, each with a trainer in the same state. A step
-    reads nothing back from the device.
+    except the training images if `runtime.place` says so. frozen: weights of the frozen backbone, as the run stored
+    them; None to load the pretrained ones. processes: those that share the work of a step, each with a trainer in the
+    same state. A step reads nothing back from the device.
 
     Example: `trainer.step()`, then `trainer.meters.read()["loss"]`.
     """
@@ -55,6 +57,9 @@ class Trainer:
         processes: Processes | None = None,
     ) -> None:
         self.settings, self.device, self.processes = settings, device, processes or Processes()
+        self.place = choose_place(settings.runtime.place, data.train.pixels, device)
+        with self.processes.first_alone():  # it writes the file of images, which the others find
+            self.data = data = put_images(data, self.place, device, settings.runtime)
         weight_seed, labeled_seed, unlabeled_seed, view_seed = seeds(settings)
         # If some classes are unknown, the known ones are the given labels: they cannot score pseudo labels.
         self.truth = data.train.labels.to(device) if (data.train.labels >= 0).all() else None
@@ -69,16 +74,20 @@ class Trainer:
             self.inputs = self.build_inputs(data, split)
 
         train = settings.train
-        positions = torch.arange(len(self.labels), device=device)
+        on_stream = on_device if self.inputs.rows is None else split  # threads on the host read the images
+        positions = torch.arange(len(self.labels), device=on_stream.labels.device)
         counts = split.labels.bincount(minlength=len(data.classes)).tolist()
         self.labeled_batch = self.method.labeled_batch(settings.method, train.batch, counts)
         check_batches(self.processes, settings, self.labeled_batch)
         self.labeled_stream: IndexStream | BalancedStream = (
-            BalancedStream(positions, self.labels, data.classes, self.labeled_batch, labeled_seed)
+            BalancedStream(positions, on_stream.labels, data.classes, self.labeled_batch, labeled_seed)
             if self.method.balanced
             else IndexStream(positions, self.labeled_batch, labeled_seed)
         )
-        self.unlabeled_stream = IndexStream(on_device.unlabeled, train.batch * train.unlabeled_ratio, unlabeled_seed)
+        self.unlabeled_stream = IndexStream(on_stream.unlabeled, train.batch * train.unlabeled_ratio, unlabeled_seed)
+        self.ahead: ReadAhead | None = None
+        if self.inputs.rows is not None:
+            self.ahead = ReadAhead(self.inputs.rows, split.labeled, self.draw_indices, self.stream_positions, device)
         self.generator = torch.Generator(device).manual_seed(view_seed)
         self.method.begin(self.online, self.inputs.plain, self.labeled_index, self.labels)
         self.meters = Meters(device)
@@ -128,7 +137,7 @@ class Trainer:
         """Make what the networks take; features of a frozen backbone are computed now, or found in the cache."""
         augment = Augmenter(self.settings.views, mirror=data.mirror)
         if self.online.frozen is None:
-            return ImageInputs(data, split, augment, self.device)
+            return ImageInputs(data, split, augment, self.device, self.place)
         store = FeatureStore(self.online, augment, self.settings.runtime.cache_dir)
         inputs = FeatureInputs(store, data, split, self.method.views)
         copy_buffers(self.average, self.online)  # mean and deviation of the features
@@ -167,17 +176,21 @@ class Trainer:
             self.method.refresh(self.steps_done)
             if self.method.stage != self.stage:
                 self.begin_stage()
-            self.run_step(*self.draw_indices())
+            self.run_step(*self.next_inputs())
         self.steps_done += 1
+
+    def next_inputs(self) -> tuple[Tensor, ...]:
+        """Return the next indices on the device, and their images if these were not there."""
+        return self.draw_indices() if self.ahead is None else self.ahead.next()
 
     def draw_indices(self) -> tuple[Tensor, Tensor]:
         """Draw positions among the labelled images (B,) and indices of unlabelled images, (µB,) or none."""
         position_B = self.labeled_stream.next()
         return position_B, self.unlabeled_stream.next() if self.method.views.unlabeled else position_B[:0]
 
-    def compute(self, position_B: Tensor, unlabeled_B: Tensor) -> None:
+    def compute(self, position_B: Tensor, unlabeled_B: Tensor, *images: Tensor) -> None:
         """Do the part of a step that runs on the device: views, loss, gradients, optimizer, average, metrics."""
-        batch = self.make_batch(position_B, unlabeled_B)
+        batch = self.make_batch(position_B, unlabeled_B, *images)
         self.online.zero_grad()  # after a failed capture, gradients are in freed memory
         self.online.train()
         self.average.train()
@@ -197,13 +210,17 @@ class Trainer:
         notes.join()
         self.step_counter.add_(1)
 
-    def make_batch(self, position_B: Tensor, unlabeled_B: Tensor) -> Batch:
-        """Make the views of the images that the method asks for."""
+    def make_batch(self, position_B: Tensor, unlabeled_B: Tensor, *images: Tensor) -> Batch:
+        """Make the views of the images that the method asks for.
+
+        images: the labelled and the unlabelled ones, if they were read ahead.
+        """
         views = self.method.views
+        labeled_images, unlabeled_images = images or (None, None)
         with side_stream(self.device) as labeled_views:
             labeled_B, labels_B = self.labeled_index[position_B], self.labels[position_B]
-            labeled = self.inputs.views(views.labeled, labeled_B, self.generator)
-        unlabeled = self.inputs.views(views.unlabeled, unlabeled_B, self.generator)
+            labeled = self.inputs.views(views.labeled, labeled_B, self.generator, labeled_images)
+        unlabeled = self.inputs.views(views.unlabeled, unlabeled_B, self.generator, unlabeled_images)
         labeled_views.join()
         return Batch(
             labeled=labeled,
@@ -245,12 +262,15 @@ class Trainer:
         )
         counters = {
             "step": self.steps_done,
-            "labeled_stream": self.labeled_stream.state_dict(),
-            "unlabeled_stream": self.unlabeled_stream.state_dict(),
+            **(self.stream_positions() if self.ahead is None else self.ahead.streams),
             "meter_names": self.meters.names,
             "device": self.device.type,
         }
         return Checkpoint(tensors, {**counters, **facts})
+
+    def stream_positions(self) -> dict[str, Any]:
+        """Where both streams are: after the last batch that was drawn, which may not be used yet."""
+        return {name: getattr(self, name).state_dict() for name in ("labeled_stream", "unlabeled_stream")}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue exactly where `checkpoint` was called, on the same type of device."""
@@ -268,6 +288,8 @@ class Trainer:
         self.generator.set_state(checkpoint.tensors["generator.state"])
         self.labeled_stream.load_state_dict(facts["labeled_stream"])
         self.unlabeled_stream.load_state_dict(facts["unlabeled_stream"])
+        if self.ahead is not None:
+            self.ahead.restart()
         self.steps_done = facts["step"]
         self.step_counter.fill_(facts["step"])
 

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from aggmatch.cache import PART, keep_newest, mark_used, remove
+from aggmatch.cache import PART, keep_newest, mark_used, read_header, remove
 from aggmatch.data.images import UNKNOWN, Images
 from aggmatch.data.own.decode import SUFFIXES, printable
 from aggmatch.data.own.labels_file import READERS
+from aggmatch.data.rows import AT_ONCE, new_pixels
 from aggmatch.errors import AggMatchError
 from aggmatch.files import cache_folder
 from aggmatch.progress import progress_bar
@@ -161,12 +162,12 @@ class Arrays(NamedTuple):
     classes: tuple[str, ...]
 
 
-def read_arrays(path: Path, side: int) -> Arrays:
+def read_arrays(path: Path, side: int, folder: Path | None = None) -> Arrays:
     """Read `images` and `labels`, and `test_images` and `test_labels` if they exist, from an .npz file.
 
     Images are uint8, (N, height, width), (N, height, width, channels) or (N, channels, height, width), with one or
     three channels; they are scaled to `side` × `side` pixels as files are. Labels are whole numbers, −1 for none, or
-    texts, empty for none.
+    texts, empty for none. folder: for images that do not fit into memory; see `new_pixels`.
 
     Example: `read_arrays(Path("data.npz"), 32).train.pixels.shape` is (N, 3, 32, 32).
     """
@@ -177,53 +178,76 @@ def read_arrays(path: Path, side: int) -> Arrays:
                 f"{path} must hold the arrays images and labels, but has no {missing[0]}: it holds "
                 f"{', '.join(sorted(map(printable, names))) or 'nothing'}."
             )
-        arrays = {name: read_array(archive, name, path) for name in ("images", "labels")}
-        if {"test_images", "test_labels"} <= names:
-            arrays |= {name: read_array(archive, name, path) for name in ("test_images", "test_labels")}
-    return make_arrays(arrays, side, path)
+        pixels = read_pixels(archive, "images", path, side, folder)
+        train_labels = label_texts(read_array(archive, "labels", path), "labels", path)
+        given = {label for label in train_labels if label}
+        classes = tuple(sorted(given, key=class_order))
+        numbers = {name: number for number, name in enumerate(classes)}
+
+        def images(name: str, pixels: Tensor, labels: Sequence[str]) -> Images:
+            if len(pixels) != len(labels):
+                raise AggMatchError(f"{path} holds {len(pixels)} {name}, but {len(labels)} labels of them.")
+            return Images(pixels, torch.tensor([numbers.get(label, UNKNOWN) for label in labels], dtype=torch.int64))
+
+        train = images("images", pixels, train_labels)
+        if not {"test_images", "test_labels"} <= names:
+            return Arrays(train, None, classes)
+        pixels = read_pixels(archive, "test_images", path, side, folder)
+        test_labels = label_texts(read_array(archive, "test_labels", path), "test_labels", path)
+        if strange := sorted(set(test_labels) - given):
+            raise AggMatchError(
+                f"test_labels in {path} holds {strange[0] or 'an empty label'}, which no training image has: the "
+                f"classes are {', '.join(classes)}."
+            )
+        return Arrays(train, images("test_images", pixels, test_labels), classes)
 
 
 def read_array(archive: zipfile.ZipFile, name: str, path: Path) -> NDArray[Any]:
-    """Read one array. Its header is checked first, so that a corrupt one cannot ask for any amount of memory."""
-    info = archive.getinfo(f"{name}.npy")
-    if info.file_size > IN_MEMORY:
-        raise AggMatchError(f"{name} in {path} has {info.file_size / 2**30:.0f} GiB, more than {IN_MEMORY // 2**30}.")
-    with archive.open(info) as stream:
-        version = np.lib.format.read_magic(stream)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, kind = read_header(stream)
-    if kind.hasobject:
-        raise AggMatchError(f"{name} in {path} holds Python objects, which are not read. Save numbers or texts.")
-    if math.prod(shape) * kind.itemsize > info.file_size:
-        raise AggMatchError(f"{path} is corrupt ({name} is shorter than its shape {shape}).")
-    with archive.open(info) as stream:
+    """Read one array whole."""
+    with opened_array(archive, name, path):
+        pass
+    with archive.open(f"{name}.npy") as stream:
         array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
     return array
 
 
-def make_arrays(arrays: Mapping[str, NDArray[Any]], side: int, path: Path) -> Arrays:
-    """Return training and test images from the arrays of a file."""
-    train_labels = label_texts(arrays["labels"], "labels", path)
-    given = {label for label in train_labels if label}
-    classes = tuple(sorted(given, key=class_order))
-    numbers = {name: number for number, name in enumerate(classes)}
+def read_pixels(archive: zipfile.ZipFile, name: str, path: Path, side: int, folder: Path | None) -> Tensor:
+    """Read images as uint8, (N, channels, side, side), some at a time: they are never in memory twice."""
+    with opened_array(archive, name, path) as (stream, shape, fortran, kind):
+        stated: NDArray[Any] = np.broadcast_to(np.zeros((), kind), shape)  # of the same shape, without its memory
+        channels = as_pixels(stated, name, path).shape[1]
+        pixels = new_pixels((shape[0], channels, side, side), folder)
+        if fortran:  # the first bytes belong to all images
+            columns = np.frombuffer(stream.read(), kind).reshape(shape, order="F")
+            scale_into(pixels, as_pixels(columns, name, path))
+            return torch.from_numpy(pixels)
+        size = math.prod(shape[1:])
+        for first in range(0, shape[0], AT_ONCE):
+            some = pixels[first : first + AT_ONCE]
+            rows = np.frombuffer(stream.read(len(some) * size), kind).reshape(-1, *shape[1:])
+            scale_into(some, as_pixels(rows, name, path))
+        stream.read()  # the end of the file, where its checksum is verified
+    return torch.from_numpy(pixels)
 
-    def images(name: str, labels: Sequence[str]) -> Images:
-        pixels = scaled(as_pixels(arrays[name], name, path), side)
-        if len(pixels) != len(labels):
-            raise AggMatchError(f"{path} holds {len(pixels)} {name}, but {len(labels)} labels of them.")
-        return Images(pixels, torch.tensor([numbers.get(label, UNKNOWN) for label in labels], dtype=torch.int64))
 
-    train = images("images", train_labels)
-    if "test_images" not in arrays:
-        return Arrays(train, None, classes)
-    test_labels = label_texts(arrays["test_labels"], "test_labels", path)
-    if strange := sorted(set(test_labels) - given):
-        raise AggMatchError(
-            f"test_labels in {path} holds {strange[0] or 'an empty label'}, which no training image has: the classes "
-            f"are {', '.join(classes)}."
-        )
-    return Arrays(train, images("test_images", test_labels), classes)
+@contextmanager
+def opened_array(
+    archive: zipfile.ZipFile, name: str, path: Path
+) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype[Any]]]:
+    """Within, an array after its header, its shape, whether columns come first, and its type.
+
+    The header is checked first, so that a corrupt one cannot ask for any amount of memory.
+    """
+    info = archive.getinfo(f"{name}.npy")
+    if info.file_size > IN_MEMORY:
+        raise AggMatchError(f"{name} in {path} has {info.file_size / 2**30:.0f} GiB, more than {IN_MEMORY // 2**30}.")
+    with archive.open(info) as stream:
+        shape, fortran, kind = read_header(stream)
+        if kind.hasobject:
+            raise AggMatchError(f"{name} in {path} holds Python objects, which are not read. Save numbers or texts.")
+        if math.prod(shape) * kind.itemsize > info.file_size:
+            raise AggMatchError(f"{path} is corrupt ({name} is shorter than its shape {shape}).")
+        yield stream, shape, fortran, kind
 
 
 def class_order(name: str) -> tuple[int, str]:
@@ -263,14 +287,14 @@ def as_pixels(images: NDArray[Any], name: str, path: Path) -> NDArray[np.uint8]:
     return images
 
 
-def scaled(images: NDArray[np.uint8], side: int) -> Tensor:
-    """Return images cropped to their centre square and scaled, (N, channels, side, side); unchanged if they fit."""
-    count, channels, height, width = images.shape
+def scale_into(pixels: NDArray[np.uint8], images: NDArray[np.uint8]) -> None:
+    """Write images cropped to their centre square and scaled to (N, channels, side, side); unchanged if they fit."""
+    channels, height, width = images.shape[1:]
+    side = pixels.shape[-1]
     if height == width == side:
-        return torch.from_numpy(np.ascontiguousarray(images))
-    pixels = np.empty((count, channels, side, side), dtype=np.uint8)
+        pixels[...] = images
+        return
     for own, image in zip(pixels, images, strict=True):
         picture = Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0) if channels == 3 else image[0]))
         square = np.asarray(ImageOps.fit(picture, (side, side), Image.Resampling.BICUBIC))
         own[:] = square.transpose(2, 0, 1) if channels == 3 else square[None]
-    return torch.from_numpy(pixels)

@@ -29,6 +29,7 @@ from aggmatch.data.own.folder import (
 )
 from aggmatch.data.own.labels_file import labels_of, read_labels
 from aggmatch.data.own.pixels import decode_all
+from aggmatch.data.rows import copy_rows, file_behind, keep_rows, pixel_folder
 from aggmatch.errors import AggMatchError
 from aggmatch.files import cache_folder
 from aggmatch.progress import Progress
@@ -59,7 +60,8 @@ def read_own_images(
         if folder.is_file() or (len(packed) == 1 and not find_images(folder)):
             if labels_file:
                 raise AggMatchError(f"A table of labels needs image files: {path} holds arrays and their labels.")
-            return from_arrays(read_arrays(packed[0], side), str(path), holdout)
+            spare = pixel_folder(cache_dir)
+            return from_arrays(read_arrays(packed[0], side, spare), str(path), holdout, spare)
         cache = Cache(cache_folder(cache_dir) / "images")
         return read_folder(
             folder, side, holdout, name=str(path), labels_file=labels_file, cache=cache, progress=progress
@@ -86,7 +88,8 @@ def read_folder(
     train, test = part_of(every, slice(count)), part_of(every, slice(count, None))
     if not tests:
         kept_items = [items[position] for position in kept]
-        train, test = hold_out(train, [name_to_hash(item, root) for item in kept_items], holdout)
+        hashed = [name_to_hash(item, root) for item in kept_items]
+        train, test = hold_out(train, hashed, holdout, cache.folder if cache else None)
     return checked(DataSet(name or str(path), train, test, classes, mirror=True), bool(tests) or holdout > 0)
 
 
@@ -119,13 +122,13 @@ def read_unsorted(
     return every.take(wanted), classes
 
 
-def from_arrays(arrays: Arrays, name: str, holdout: float) -> DataSet:
-    """Return the content of an .npz file as a data set."""
+def from_arrays(arrays: Arrays, name: str, holdout: float, folder: Path | None = None) -> DataSet:
+    """Return the content of an .npz file as a data set. folder: see `hold_out`."""
     if len(arrays.classes) < 2:
         raise AggMatchError(f"The labels of {name} must be of at least two classes, got {found(arrays.classes)}.")
     train, test = arrays.train, arrays.test
     if test is None:
-        train, test = hold_out(train, [str(number).encode() for number in range(len(train))], holdout)
+        train, test = hold_out(train, [str(number).encode() for number in range(len(train))], holdout, folder)
     return checked(DataSet(name, train, test, arrays.classes, mirror=True), arrays.test is not None or holdout > 0)
 
 
@@ -182,11 +185,21 @@ def part_of(images: Images, rows: slice) -> Images:
     return Images(images.pixels[rows], images.labels[rows], images.names[rows])
 
 
-def hold_out(images: Images, names: Sequence[bytes], share: float) -> tuple[Images, Images]:
-    """Return the images without a share of each class, and this share; see `held_out`."""
+def hold_out(images: Images, names: Sequence[bytes], share: float, folder: Path | None) -> tuple[Images, Images]:
+    """Return the images without a share of each class, and this share; see `held_out`. Do not use `images` afterwards.
+
+    folder: for images that do not fit into memory; see `new_pixels`.
+    """
     held = held_out(images.labels.tolist(), names, share) if share else set()
+    if not held:
+        return images, part_of(images, slice(0))
     kept = [position for position in range(len(images)) if position not in held]
-    return images.take(kept), images.take(sorted(held))
+    test = images.take(sorted(held))
+    if file_behind(images.pixels):
+        pixels = copy_rows([images.pixels], kept, folder)
+    else:
+        pixels = torch.from_numpy(keep_rows(images.pixels.numpy(), kept))
+    return Images(pixels, images.labels[kept], tuple(images.names[row] for row in kept if images.names)), test
 
 
 def held_out(labels: Sequence[int], names: Sequence[bytes], share: float) -> set[int]:

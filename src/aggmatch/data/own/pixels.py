@@ -23,6 +23,7 @@ from torch import Tensor
 
 from aggmatch.cache import Cache
 from aggmatch.data.own.decode import DECODER, Budget, decode_stream, open_regular, printable, reason
+from aggmatch.data.rows import as_tensor, fits_in_memory, keep_rows, new_pixels
 from aggmatch.progress import Progress, following
 from aggmatch.tables import plural
 
@@ -102,23 +103,24 @@ def decode_all(
     rows = {stamp: row for row, stamp in enumerate(old.stamps) if stamp.changed}
     known = [rows.get(stamp, -1) for stamp in stamps]
     if known == list(range(len(old.pixels))):
-        return torch.from_numpy(old.pixels), list(range(len(files)))
-    pixels = np.empty((len(files), *shape), dtype=np.uint8)
+        found = np.array(old.pixels) if fits_in_memory(old.pixels.nbytes) else old.pixels
+        return as_tensor(found), list(range(len(files)))
+    pixels = new_pixels((len(files), *shape), cache.folder if cache else None)
     contents, problems = read_files(files, pixels, old, known, progress, with_digests=cache is not None)
     warn_unreadable(files, problems)
     good = [position for position in range(len(files)) if position not in problems]
     if problems:
-        pixels = pixels[good]
+        pixels = keep_rows(pixels, good)
     if cache and (len(good) != len(old.pixels) or any(known[position] < 0 for position in good)):
         new = Decoded([stamps[position] for position in good], [contents[position] for position in good], pixels)
-        cache.store(key, new.arrays())
+        cache.store(key, new.arrays(), large=isinstance(pixels, np.memmap))
     return torch.from_numpy(pixels), good
 
 
 def lookup(cache: Cache | None, key: str, shape: tuple[int, ...]) -> Decoded:
     """Return what the cache holds; nothing if that is missing or something else."""
     try:
-        if cache and (arrays := cache.lookup(key)) is not None:
+        if cache and (arrays := cache.lookup(key, mapped="pixels")) is not None:
             return Decoded.of(arrays, shape)
     except (ValueError, KeyError, TypeError):  # somebody else wrote the entry
         pass
