@@ -25,12 +25,14 @@ class Log:
         self.writer = summary_writer(tensorboard, step) if tensorboard else None
         try:
             written = path.read_bytes() if path.exists() else b""
+            logged = written[:position]
             if len(written) < position:
+                logged = logged[: logged.rfind(b"\n") + 1]  # the line that was cut is lost too
                 warnings.warn(
                     f"{path} is shorter than when the checkpoint was written; the missing records are lost.",
                     stacklevel=2,
                 )
-            lines = written[:position].splitlines(keepends=True)
+            lines = logged.splitlines(keepends=True)
             readable = [line for line in lines if line.endswith(b"\n") and is_record(line)]  # the summary reads all
             if corrupt := len(lines) - len(readable):
                 warnings.warn(f"{path} has corrupt lines, which are dropped: {corrupt} of {len(lines)}.", stacklevel=2)
