@@ -142,6 +142,16 @@ def test_images_are_written_to_disk_once(toy_data, tmp_path):
         assert placed.test_fingerprint == toy_data.test_fingerprint
 
 
+def test_the_files_of_one_data_set_never_displace_each_other(toy_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "LIMIT", 1000)  # room for the heads of the files
+    runtime = replace(toy_settings().runtime, cache_dir=str(tmp_path))
+    other = replace(toy_data, train=replace(toy_data.train, pixels=toy_data.train.pixels + 1))
+    for data in (other, toy_data, toy_data):
+        placed = put_images(data, "disk", CPU, runtime)
+        assert all(file_behind(part.pixels) for part in (placed.train, placed.test))
+    assert len(list((tmp_path / "pixels").iterdir())) == 2, "the images of the other data set are removed"
+
+
 def test_a_damaged_file_of_images_is_written_again(toy_data, tmp_path):
     runtime = replace(toy_settings().runtime, cache_dir=str(tmp_path))
     part = file_behind(put_images(toy_data, "disk", CPU, runtime).train.pixels)
