@@ -1,6 +1,6 @@
 """Steps with the training images on the device, in host memory and on disk; and a million images from disk.
 
-    python benchmarks/place.py [--folder FOLDER] [--images 1000000] [--rounds 5] [--steps 100] [--json FILE]
+    python benchmarks/place.py [--folder FOLDER] [--images 1000000] [--rounds 3] [--steps 100] [--json FILE]
 
 First FixMatch in the shapes of CIFAR-10, with random images: the places take turns, `steps` steps each, for several
 rounds, and the ratio compares medians of the same run. Then random images of 64 × 64 pixels in one file, 12 GB for a
@@ -14,11 +14,13 @@ import json
 import os
 import statistics
 import time
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from aggmatch.bench.step import endless, stand_in, warm
 from aggmatch.bench.timing import release, synchronize
@@ -43,14 +45,14 @@ def settings_for(device: torch.device, place: str, **changes: object) -> RunSett
     return endless(resolve(values | small | changes))
 
 
-def milliseconds(trainer: Trainer, steps: int) -> float:
-    """Return the mean time of so many steps, with all that they wait for."""
-    synchronize(trainer.device)
+def milliseconds(function: Callable[[], object], device: torch.device, calls: int) -> float:
+    """Return the mean time of so many calls, with all that they wait for."""
+    synchronize(device)
     begin = time.perf_counter()
-    for _ in range(steps):
-        trainer.step()
-    synchronize(trainer.device)
-    return 1e3 * (time.perf_counter() - begin) / steps
+    for _ in range(calls):
+        function()
+    synchronize(device)
+    return 1e3 * (time.perf_counter() - begin) / calls
 
 
 def compare_places(device: torch.device, rounds: int, steps: int) -> dict[str, dict[str, float]]:
@@ -60,11 +62,11 @@ def compare_places(device: torch.device, rounds: int, steps: int) -> dict[str, d
     trainers = {place: Trainer(settings_for(device, place), data, split, device) for place in PLACES}
     for trainer in trainers.values():
         warm(trainer)
-        milliseconds(trainer, steps)
+        milliseconds(trainer.step, device, steps)
     times: dict[str, list[float]] = {place: [] for place in PLACES}
     for _ in range(rounds):
         for place, trainer in trainers.items():
-            times[place].append(milliseconds(trainer, steps))
+            times[place].append(milliseconds(trainer.step, device, steps))
     middle = {place: statistics.median(found) for place, found in times.items()}
     return {
         place: {"ms": middle[place], "low": min(found), "high": max(found), "ratio": middle[place] / middle["device"]}
@@ -88,48 +90,49 @@ def write_images(path: Path, count: int) -> float:
     return time.perf_counter() - begin
 
 
+def million(device: torch.device, path: Path, steps: int) -> dict[str, float]:
+    """Return images per second from a file: read and copied ahead, and in training; each cold and cached."""
+    pixels = as_tensor(np.load(path, mmap_mode="r"))
+    labels = torch.arange(len(pixels)) % len(CLASSES)
+    few = 4 * PIECE
+    data = dataset(pixels, labels)
+    on_device = dataset(pixels[:few].clone(), labels[:few])
+    settings = settings_for(device, "disk")
+    trainer = build(settings, data, device)
+    images = trainer.labeled_batch + settings.train.batch * settings.train.unlabeled_ratio
+
+    milliseconds(trainer.next_inputs, device, 3)
+    forget(path)
+    times = {"read, cold": milliseconds(trainer.next_inputs, device, steps)}
+    read_whole(path)
+    times["read, cached"] = milliseconds(trainer.next_inputs, device, steps)
+    warm(trainer)
+    times["trained, cached"] = milliseconds(trainer.step, device, steps)
+    forget(path)
+    times["trained, cold"] = milliseconds(trainer.step, device, steps)
+    resident = build(settings_for(device, "device"), on_device, device)
+    warm(resident)
+    times["trained, on the device"] = milliseconds(resident.step, device, steps)
+    return {name: 1e3 * images / found for name, found in times.items()}
+
+
+def dataset(pixels: Tensor, labels: Tensor) -> DataSet:
+    """Return random images as a data set whose name only chooses the recipe, without the hash of all images."""
+    data = DataSet("cifar10", Images(pixels, labels), Images(pixels[:1], labels[:1]), CLASSES, mirror=True)
+    object.__setattr__(data, "fingerprint", "not computed")
+    return data
+
+
+def build(settings: RunSettings, data: DataSet, device: torch.device) -> Trainer:
+    """Return a trainer without the statistics of the images, which take minutes and do not change a step."""
+    with patch.object(Network, "normalize_by"):
+        return Trainer(settings, data, make_split(data, settings.data), device)
+
+
 def forget(path: Path) -> None:
     """Ask the system to drop its copy of a file in memory."""
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def million(device: torch.device, path: Path, steps: int) -> dict[str, float]:
-    """Return images per second from a file: read and copied ahead, and in training; each cold, then cached."""
-    pixels = as_tensor(np.load(path, mmap_mode="r"))
-    labels = torch.arange(len(pixels)) % len(CLASSES)
-    train, test = Images(pixels, labels), Images(pixels[:1], labels[:1])
-    data = DataSet("cifar10", train, test, CLASSES, mirror=True)  # the name only chooses the recipe
-    # The hash of all images and their statistics take a while and do not change a step.
-    object.__setattr__(data, "fingerprint", "not computed")
-    settings = settings_for(device, "disk")
-    split = make_split(data, settings.data)
-    normalize_by, Network.normalize_by = Network.normalize_by, lambda *_: None
-    try:
-        trainer = Trainer(settings, data, split, device)
-    finally:
-        Network.normalize_by = normalize_by
-    assert trainer.ahead is not None
-    images = trainer.labeled_batch + settings.train.batch * settings.train.unlabeled_ratio
-    found = {}
-    for state in ("cold", "cached"):
-        forget(path) if state == "cold" else read_whole(path)
-        begin = time.perf_counter()
-        for _ in range(steps):
-            trainer.ahead.next()
-        synchronize(device)
-        found[f"read, {state}"] = images * steps / (time.perf_counter() - begin)
-    warm(trainer)
-    for state in ("cold", "cached"):
-        forget(path) if state == "cold" else read_whole(path)
-        found[f"trained, {state}"] = 1e3 * images / milliseconds(trainer, steps)
-    del trainer
-    release()
-    few = replace(data, train=Images(pixels[: 16 * PIECE].clone(), labels[: 16 * PIECE]))
-    trainer = Trainer(settings_for(device, "device"), few, make_split(few, settings.data), device)
-    warm(trainer)
-    found["trained, on the device"] = 1e3 * images / milliseconds(trainer, steps)
-    return found
 
 
 def read_whole(path: Path) -> None:
@@ -144,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs"), help="of the file of images (default runs)")
     parser.add_argument("--images", type=int, help="of 64 pixels; 0 leaves this part out (default 1000000)")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, help="in a round (default 100, without a GPU 10)")
     parser.add_argument("--json", type=Path, help="file for the numbers")
     options = parser.parse_args()

@@ -125,6 +125,13 @@ def test_new_images_that_do_not_fit_into_memory_are_in_a_file_that_ends_with_the
     assert not list(tmp_path.iterdir())
 
 
+def test_the_file_of_new_images_removes_no_cached_entry(tmp_path, no_memory):
+    (tmp_path / "entry.npz").write_bytes(bytes(100))
+    os.truncate(tmp_path / "entry.npz", 2**40)  # sparse, and larger than any limit of a cache
+    new_pixels(PIXELS.shape, tmp_path)
+    assert (tmp_path / "entry.npz").exists()
+
+
 def test_a_disk_without_room_for_new_images_is_an_error_and_nothing_remains(tmp_path, no_memory, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")

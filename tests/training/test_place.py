@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from aggmatch.data.rows import FileRows, MemoryRows, as_tensor, file_behind
 from aggmatch.errors import AggMatchError
 from aggmatch.methods import METHODS
 from aggmatch.runs.checkpoint import pack, unpack
+from aggmatch.settings import resolve
 from aggmatch.training import place as places
 from aggmatch.training import run as loop
 from aggmatch.training.ahead import ReadAhead
@@ -141,6 +142,16 @@ def test_images_are_written_to_disk_once(toy_data, tmp_path):
         assert placed.test_fingerprint == toy_data.test_fingerprint
 
 
+def test_the_files_of_one_data_set_never_displace_each_other(toy_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "LIMIT", 1000)  # room for the heads of the files
+    runtime = replace(toy_settings().runtime, cache_dir=str(tmp_path))
+    other = replace(toy_data, train=replace(toy_data.train, pixels=toy_data.train.pixels + 1))
+    for data in (other, toy_data, toy_data):
+        placed = put_images(data, "disk", CPU, runtime)
+        assert all(file_behind(part.pixels) for part in (placed.train, placed.test))
+    assert len(list((tmp_path / "pixels").iterdir())) == 2, "the images of the other data set are removed"
+
+
 def test_a_damaged_file_of_images_is_written_again(toy_data, tmp_path):
     runtime = replace(toy_settings().runtime, cache_dir=str(tmp_path))
     part = file_behind(put_images(toy_data, "disk", CPU, runtime).train.pixels)
@@ -169,14 +180,11 @@ def test_a_disk_that_fails_during_a_run_ends_it_with_one_error(mapped_data, toy_
 
 
 def test_only_so_many_batches_are_drawn_early_and_none_is_overwritten():
-    started, allowed = [], threading.Event()
-
     class Slow:
-        shape, readers = (10, 1, 2, 2), 1
+        shape, readers = (10, 1, 2, 2), 2
 
         def read(self, index, out):
-            started.append(index.tolist())
-            allowed.wait(5)
+            time.sleep(0.005)
             out[...] = index[:, None, None, None]
 
     drawn = iter(range(100))
@@ -188,7 +196,6 @@ def test_only_so_many_batches_are_drawn_early_and_none_is_overwritten():
         return torch.tensor([position % 3]), torch.tensor([position % 10, 0])
 
     ahead = ReadAhead(Slow(), torch.tensor([4, 5, 6]), draw, lambda: {"position": position}, CPU)
-    allowed.set()
     for step in range(9):
         place, unlabeled, labeled_images, unlabeled_images = ahead.next()
         assert place.tolist() == [step % 3]
@@ -253,8 +260,6 @@ def test_a_large_set_takes_its_size_in_host_memory_and_almost_none_on_disk(tmp_p
 def test_a_resumed_run_may_choose_another_place(tmp_path):
     changes = {"data.name": "digits", "method.name": "fixmatch", "model.name": "small-4", "train.steps": 6}
     changes |= {"train.batch": 10, "train.unlabeled_ratio": 2, "runtime.checkpoint_every": 3}
-    from aggmatch.settings import resolve
-
     whole = loop.start(resolve(changes), tmp_path / "whole")
     list(whole.train())
     parts = loop.start(resolve(changes | {"runtime.place": "disk"}), tmp_path / "parts")

@@ -5,6 +5,7 @@ map would end the process, and a read of a file gives an error with a reason.
 """
 
 import os
+import sys
 import tempfile
 import warnings
 import weakref
@@ -18,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aggmatch.cache import LIMIT, PART, keep_newest
+from aggmatch.cache import PART, keep_newest
 from aggmatch.devices import free_memory
 from aggmatch.errors import AggMatchError
 from aggmatch.files import cache_folder
@@ -174,7 +175,7 @@ def new_pixels(shape: tuple[int, ...], folder: Path | None = None) -> NDArray[np
     except OSError as error:
         raise not_stored(folder, size, error) from None
     weakref.finalize(array, part.unlink, missing_ok=True)
-    keep_newest(folder, LIMIT, part)  # and parts that a killed process left
+    keep_newest(folder, sys.maxsize, part)  # removes only what a killed process left
     return array
 
 

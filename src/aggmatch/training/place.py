@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from aggmatch.cache import Cache
+from aggmatch.cache import LIMIT, Cache
 from aggmatch.data import DataSet, Images
 from aggmatch.data.rows import SHARE, as_tensor, file_behind, not_stored, pixel_folder
 from aggmatch.devices import free_memory
@@ -48,7 +48,9 @@ def put_images(data: DataSet, place: Place, device: torch.device, runtime: Runti
     """
     train, test = data.train, data.test
     if place == "disk":
-        train, test = on_disk(train, runtime.cache_dir), on_disk(test, runtime.cache_dir)
+        own = train.pixels.nbytes + test.pixels.nbytes  # of this data set, besides those of others
+        cache = Cache(pixel_folder(runtime.cache_dir), LIMIT + own)
+        train, test = on_disk(train, cache), on_disk(test, cache)
     elif place == "host" or device.type == "cpu":
         train = in_memory(train)
     return data if (train, test) == (data.train, data.test) else replace(data, train=train, test=test)
@@ -59,11 +61,10 @@ def in_memory(images: Images) -> Images:
     return images if file_behind(images.pixels) is None else replace(images, pixels=images.pixels.clone())
 
 
-def on_disk(images: Images, cache_dir: str | None) -> Images:
-    """Return the images as a map of a file: the one they already are a map of, or one in the cache folder."""
+def on_disk(images: Images, cache: Cache) -> Images:
+    """Return the images as a map of a file: the one they already are a map of, or one in the cache."""
     if not len(images) or file_behind(images.pixels):
         return images
-    cache = Cache(pixel_folder(cache_dir))
     key = content_of(images.pixels)
     found = cache.lookup(key, mapped="pixels")
     if found is None:
