@@ -120,31 +120,41 @@ class Network(nn.Module):
         set, the gradient of the statistics still passes through them. In training, several processes compute a share of
         the rows each, and all return the whole.
         """
-        if not (self.training and self.processes.divides):
-            return self.forward_rows(images, targets)
+        skipped = targets if self.target_only and not self.exact else 0
+        if self.training and self.processes.divides:
+            feature, logits = self.gathered(images, targets, skipped)
+        else:
+            feature, logits = self.backbone_output(images, skipped)
+        if logits is None:
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
+                logits = self.classifier(feature)
+        if targets and not skipped:
+            feature, logits = (torch.cat([part[:-targets], part[-targets:].detach()]) for part in (feature, logits))
+        return Output(feature.float(), logits.float())
+
+    def backbone_output(self, images: Tensor, skipped: int) -> tuple[Tensor, Tensor | None]:
+        """Return features of images and, if the backbone has them, logits. skipped: images without a backward pass."""
+        x = self.embed(images) if self.frozen else self.normalized(images)
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
+            options = (skipped,) if self.target_only else ()
+            channels_last = images.is_cuda and x.ndim == 4
+            output = self.backbone(x.contiguous(memory_format=torch.channels_last) if channels_last else x, *options)
+        return check_output(self.backbone, output, self.features, self.classes)
+
+    def gathered(self, images: Tensor, targets: int, skipped: int) -> tuple[Tensor, Tensor | None]:
+        """Return the same of all images, of which this process computes its share."""
         world = self.processes.world
         if len(images) % world or targets % world:
             raise AggMatchError(
                 f"{world} processes cannot share a training pass of {len(images)} images, {targets} of them without a "
                 f"gradient. Change train.batch, or the number of processes."
             )
-        output = self.forward_rows(images[self.processes.rank :: world], targets // world)
-        whole = gather_rows(torch.cat(output, dim=1), self.processes)
-        return Output(*whole.split([self.features, self.classes], dim=1))
-
-    def forward_rows(self, images: Tensor, targets: int) -> Output:
-        """Return feature and logits of images that this process computes by itself."""
-        x = self.embed(images) if self.frozen else self.normalized(images)
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
-            skipped = targets if self.target_only and not self.exact else 0
-            options = (skipped,) if self.target_only else ()
-            channels_last = images.is_cuda and x.ndim == 4
-            output = self.backbone(x.contiguous(memory_format=torch.channels_last) if channels_last else x, *options)
-            feature, logits = check_output(self.backbone, output, self.features, self.classes)
-            logits = self.classifier(feature) if logits is None else logits
-        if targets and not skipped:
-            feature, logits = (torch.cat([part[:-targets], part[-targets:].detach()]) for part in (feature, logits))
-        return Output(feature.float(), logits.float())
+        feature, logits = self.backbone_output(images[self.processes.rank :: world], skipped // world)
+        if logits is None:
+            return gather_rows(feature.float(), self.processes), None
+        whole = gather_rows(torch.cat([feature.float(), logits.float()], dim=1), self.processes)
+        feature, logits = whole.split([self.features, self.classes], dim=1)
+        return feature, logits
 
     def normalized(self, images: Tensor) -> Tensor:
         """Return images as float, enlarged to `side` if they are smaller, and normalised."""
