@@ -188,7 +188,7 @@ def test_paths_of_code_files_become_absolute(tmp_path, monkeypatch):
 def test_a_named_recipe_changes_the_defaults_of_its_methods_alone():
     paper, cold = (resolve({"data.name": "cifar10", "recipe": name}) for name in ("paper", "cold-start"))
     assert resolve({"data.name": "cifar10"}) == cold
-    assert (paper.method.to_dict()["warmup"], cold.method.to_dict()["warmup"]) == (0, 2500)
+    assert (paper.method.to_dict()["warmup"], cold.method.to_dict()["warmup"]) == (0, 1500)
     assert (paper.optim.weight_decay, cold.optim.weight_decay) == (5e-4, 1e-3)
     assert (paper.optim.lr, cold.optim.lr) == (0.03, 0.06)
     with pytest.raises(InvalidValue, match="recipe must be paper for uda"):
@@ -230,7 +230,7 @@ def test_the_default_recipe_is_the_papers_for_other_methods_and_for_own_images_f
 
 @pytest.mark.parametrize(
     ("steps", "warmup", "rotation", "alignment"),
-    [(100, 25, 50, 33), (20_000, 2500, 10_000, 6666), (2**20, 2500, 10_000, 20_000)],
+    [(100, 25, 50, 33), (6000, 1500, 3000, 2000), (2**20, 1500, 10_000, 2000)],
 )
 def test_the_first_steps_of_a_recipe_take_a_part_of_a_short_run(steps, warmup, rotation, alignment):
     method = resolve({"data.name": "cifar10", "recipe": "cold-start", "train.steps": steps}).method.to_dict()

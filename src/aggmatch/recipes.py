@@ -101,10 +101,10 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
 
 COLD_START: dict[str, Any] = {
     "method.labeled_views": "both",
-    "method.rotation_weight": 4.0,
+    "method.rotation_weight": 2.0,
     "method.rotated": 448,
     "method.rotation_steps": 10_000,
-    "method.warmup": 2500,
+    "method.warmup": 1500,
     "optim.lr": 0.06,
     "optim.weight_decay": 1e-3,
 }
@@ -117,7 +117,7 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
         "aggmatch": COLD_START
         | {
             "method.alignment": True,
-            "method.alignment_steps": 20_000,
+            "method.alignment_steps": 2000,
             "method.slots": 64,
             "method.subsets": 16,
             "method.disjoint": "images",
