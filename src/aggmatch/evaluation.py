@@ -90,7 +90,7 @@ def predict(method: Method[Any], network: Network, pixels: Tensor, *, threads: i
     side = max(pixels.shape[-1], network.side) if pixels.ndim == 4 else 1  # features are small
     with evaluating(network, threads) as device:
         parts, processes = pixels.split(images_at_once(side)), network.processes
-        if not processes.divides:
+        if processes is None:
             return torch.cat([method.predict(network, part.to(device)).cpu() for part in parts])
         probs_NY = torch.zeros(len(pixels), network.classes, device=device)
         batches = list(zip(parts, probs_NY.split(len(parts[0])), strict=True))

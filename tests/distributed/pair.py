@@ -114,7 +114,7 @@ def trained(name: str, processes: Processes, **changes: object) -> dict[str, Any
     test, labeled = trainer.inputs.test.inputs, trainer.inputs.labeled
     prepare(trainer.method, trainer.online, labeled)
     together = predict(trainer.method, trainer.online, test)
-    trainer.online.processes = Processes()
+    trainer.online.processes = None
     alone = predict(trainer.method, trainer.online, test)
     return {"losses": losses, "state": state, "together": together, "alone": alone}
 

@@ -59,13 +59,18 @@ def test_the_rotation_task_ends_after_its_steps(method, toy_state):
     assert [loss > 0 for loss in turned] == learned == [True, True, False, False]
 
 
-def test_the_step_is_captured_anew_when_the_rotation_task_ends(toy_state):
+def test_the_step_is_captured_anew_when_the_rotation_task_ends(toy_state, monkeypatch):
     state = toy_state("fixmatch", **START, method__rotation_steps=2)
-    stages = []
-    state.begin_stage = lambda: (stages.append(state.steps_done), type(state).begin_stage(state))
+    begun, begin = [], state.begin_stage
+
+    def note_and_begin():
+        begun.append(state.steps_done)
+        begin()
+
+    monkeypatch.setattr(state, "begin_stage", note_and_begin)
     for _ in range(4):
         state.step()
-    assert stages == [2]
+    assert begun == [2]
 
 
 @pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])

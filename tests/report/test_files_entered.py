@@ -9,7 +9,7 @@ import aggmatch
 
 SOURCE = Path(aggmatch.__file__).parent
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "runs-0.1" / "finished"
-MOST = 46
+MOST = 45
 
 COUNT = f"""
 import inspect

@@ -14,9 +14,14 @@ from aggmatch.training.cuda_graph import WARM_CALLS, Captured, no_collection
 from aggmatch.training.trainer import Trainer
 
 BACKBONE = {"model__name": f"{Path(__file__).with_name('frozen_backbone.py')}:Bands", "views__cached": 2}
-SPECIAL = {
-    "cold start": {"recipe": "cold-start", "method__slots": 16, "method__subsets": 4, "method__rotated": 16}
-    | {"method__rotation_steps": WARM_CALLS + 2},
+SPECIAL: dict[str, dict[str, object]] = {
+    "cold start": {
+        "recipe": "cold-start",
+        "method__slots": 16,
+        "method__subsets": 4,
+        "method__rotated": 16,
+        "method__rotation_steps": WARM_CALLS + 2,
+    },
     "exact gradient": {"train__exact_gradient": True},
     "frozen": {"train__backbone": "frozen", **BACKBONE},
     "finetune": {"train__backbone": "finetune", **BACKBONE},

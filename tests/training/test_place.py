@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -181,7 +182,8 @@ def test_a_disk_that_fails_during_a_run_ends_it_with_one_error(mapped_data, toy_
 
 def test_only_so_many_batches_are_drawn_early_and_none_is_overwritten():
     class Slow:
-        shape, readers = (10, 1, 2, 2), 2
+        shape: tuple[int, ...] = (10, 1, 2, 2)
+        readers = 2
 
         def read(self, index, out):
             time.sleep(0.005)
@@ -264,6 +266,7 @@ def test_a_resumed_run_may_choose_another_place(tmp_path):
     list(whole.train())
     parts = loop.start(resolve(changes | {"runtime.place": "disk"}), tmp_path / "parts")
     records = parts.train()
+    assert isinstance(records, Generator)
     while parts.state.steps_done < 3:
         next(records)
     records.close()

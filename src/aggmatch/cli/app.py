@@ -1,17 +1,19 @@
-"""What the commands share: the application, options with the same meaning everywhere, and the display of a run."""
+"""The application and what its commands share: options with the same meaning everywhere, the display of a run."""
 
 import os
 import shlex
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from aggmatch import __version__
 from aggmatch.config import Layer, read_assignment, read_file
+from aggmatch.console import complain, print_plainly
 from aggmatch.errors import AggMatchError
 
 if TYPE_CHECKING:
@@ -149,3 +151,31 @@ def version(
         if under_torchrun():
             name = context.invoked_subcommand
             raise AggMatchError(f"torchrun can start several processes of `train` only. Run `{name}` without it.")
+
+
+def main() -> None:
+    """Run the command line; an error that the user can fix is one sentence and exit code 2."""
+    print_plainly(sys.stdout, sys.stderr)
+    warnings.showwarning = lambda message, *_args, **_kwargs: complain(f"Warning: {message}")
+    try:
+        app()
+    except AggMatchError as error:
+        fail(error.with_options)
+    except OSError as error:  # a path without permission, a full disk behind the output
+        fail(f"Cannot use {error.filename or 'the output'}: {error.strerror}.")
+    except RuntimeError as error:
+        if not lacks_memory(error):
+            raise
+        fail("Out of memory. Try a smaller train.batch, method.slots or model.name (--set ...).")
+
+
+def fail(message: str) -> NoReturn:
+    """Print an error and exit with code 2."""
+    complain(f"Error: {message}")
+    sys.exit(2)
+
+
+def lacks_memory(error: RuntimeError) -> bool:
+    """Whether torch failed to allocate memory, on any device, or was asked for more than a machine can have."""
+    sentences = ("can't allocate memory", "Storage size calculation overflowed")
+    return type(error).__name__ == "OutOfMemoryError" or any(sentence in str(error) for sentence in sentences)

@@ -76,7 +76,8 @@ class Network(nn.Module):
         nn.init.xavier_normal_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
         self.head = nn.Identity()
-        self.processes = Processes()
+        self.processes: Processes | None = None
+        """Those that share the work of a training pass; None if this process does it alone."""
         self.register_buffer("mean", torch.full((channels, 1, 1), 0.5))
         self.register_buffer("deviation", torch.full((channels, 1, 1), 0.25))
 
@@ -108,8 +109,10 @@ class Network(nn.Module):
         otherwise each process takes those of its own rows. The head gets gathered features, so that it sees whole
         batches anyway.
         """
+        if not processes.divides:
+            return
         self.processes = processes
-        if synchronized and processes.divides:
+        if synchronized:
             synchronize(self.backbone, processes)
 
     def forward(self, images: Tensor, targets: int = 0) -> Output:
@@ -121,8 +124,8 @@ class Network(nn.Module):
         the rows each, and all return the whole.
         """
         skipped = targets if self.target_only and not self.exact else 0
-        if self.training and self.processes.divides:
-            feature, logits = self.gathered(images, targets, skipped)
+        if self.training and self.processes:
+            feature, logits = self.gathered(images, targets, skipped, self.processes)
         else:
             feature, logits = self.backbone_output(images, skipped)
         if logits is None:
@@ -141,18 +144,20 @@ class Network(nn.Module):
             output = self.backbone(x.contiguous(memory_format=torch.channels_last) if channels_last else x, *options)
         return check_output(self.backbone, output, self.features, self.classes)
 
-    def gathered(self, images: Tensor, targets: int, skipped: int) -> tuple[Tensor, Tensor | None]:
+    def gathered(
+        self, images: Tensor, targets: int, skipped: int, processes: Processes
+    ) -> tuple[Tensor, Tensor | None]:
         """Return the same of all images, of which this process computes its share."""
-        world = self.processes.world
+        world = processes.world
         if len(images) % world or targets % world:
             raise AggMatchError(
                 f"{world} processes cannot share a training pass of {len(images)} images, {targets} of them without a "
                 f"gradient. Change train.batch, or the number of processes."
             )
-        feature, logits = self.backbone_output(images[self.processes.rank :: world], skipped // world)
+        feature, logits = self.backbone_output(images[processes.rank :: world], skipped // world)
         if logits is None:
-            return gather_rows(feature.float(), self.processes), None
-        whole = gather_rows(torch.cat([feature.float(), logits.float()], dim=1), self.processes)
+            return gather_rows(feature.float(), processes), None
+        whole = gather_rows(torch.cat([feature.float(), logits.float()], dim=1), processes)
         feature, logits = whole.split([self.features, self.classes], dim=1)
         return feature, logits
 

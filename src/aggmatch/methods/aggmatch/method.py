@@ -107,7 +107,7 @@ class AggMatch(Method[Config]):
         """L = mean CE(y, p(α(x))) + λ · mean c̄ · CE(q̄, p(A(u)))          (Eq. 5, 6)."""
         labeled_view, (weak_view, strong_view) = batch.labeled[0], batch.unlabeled
         # Several processes must exchange the values of both passes in one order, so one pass follows the other then.
-        parallel = not average.processes.divides
+        parallel = average.processes is None
         with torch.no_grad(), side_stream(labeled_view.device, parallel=parallel) as momentum_pass:
             keys = forward_together(average, weak_view, labeled_view) if self.config.momentum_encoder else None
             memory = self.update_queue(batch, *keys) if keys else None
