@@ -88,6 +88,11 @@ def run_pair(name: str, folder: Path) -> list[Any]:
     outputs = [process.communicate(timeout=240) for process in started]
     for process, (out, err) in zip(started, outputs, strict=True):
         assert process.returncode == 0, out + err
+    return found_by_pair(name, folder)
+
+
+def found_by_pair(name: str, folder: Path) -> list[Any]:
+    """What both processes saved."""
     return [torch.load(folder / f"{name}-{rank}.pt") for rank in range(2)]
 
 

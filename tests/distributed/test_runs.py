@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.conftest import made_once
 from tests.distributed.pair import ROOT, environment, free_port, launch, run_pair, run_settings, toy
 from tests.distributed.test_together import one_thread  # noqa: F401 - a fixture
 from torch import nn
@@ -42,7 +43,11 @@ def check_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """Runs: `whole` by two processes, `killed` in two parts, `one` by one process and then two, `stopped` half way."""
-    path: Path = tmp_path_factory.mktemp("runs")
+    return made_once(tmp_path_factory, "runs-of-a-pair", make_runs)
+
+
+def make_runs(path: Path) -> None:
+    """Train the runs of the fixture `folder`."""
     killed = launch("-m", "tests.distributed.pair", "killed", path)
     outputs = [process.communicate(timeout=60) for process in killed]  # all others end within a minute
     (path / "killed.json").write_text(json.dumps([[process.returncode for process in killed], outputs[0][1]]))
@@ -53,7 +58,6 @@ def folder(tmp_path_factory) -> Path:
         pass
     records.close()  # type: ignore[attr-defined]
     (path / "found.json").write_text(json.dumps(run_pair("runs", path)))
-    return path
 
 
 def test_a_killed_process_ends_the_other_one_which_names_it(folder):

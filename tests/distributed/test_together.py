@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from tests.distributed.pair import CASES, STEPS, norm_cases, normalized, run_pair, trained
+from tests.conftest import made_once
+from tests.distributed.pair import CASES, STEPS, found_by_pair, norm_cases, normalized, run_pair, trained
 
 from aggmatch.distributed import Processes
 
@@ -15,7 +16,8 @@ SENSITIVE = {"paws": 1e-3, "aggmatch, cold start": 1e-3}
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """What two processes found."""
-    return run_pair("everything", tmp_path_factory.mktemp("pair"))
+    folder = made_once(tmp_path_factory, "pair", lambda folder: run_pair("everything", folder))
+    return found_by_pair("everything", folder)
 
 
 @pytest.fixture(autouse=True)

@@ -89,15 +89,14 @@ class Network(nn.Module):
             self.mean.copy_(torch.as_tensor(mean).view(-1, 1, 1))
             self.deviation.copy_(torch.as_tensor(wanting.pixel_deviation).view(-1, 1, 1))
             return
-        # In chunks: a float copy of a large training set would be many times its size.
-        sum_C = torch.zeros(self.channels, dtype=torch.float64)
-        square_C = torch.zeros_like(sum_C)
+        # Counts of grey values, in chunks: exact, and a copy of a large training set would be many times its size.
+        count_CV = torch.zeros(self.channels, 256, dtype=torch.long)
         for chunk in pixels.split(images_at_once(pixels.shape[-1], 4096)):
-            unit = chunk.cpu().double() / 255
-            sum_C += unit.sum((0, 2, 3))
-            square_C += unit.square().sum((0, 2, 3))
-        count = pixels.numel() / self.channels
-        mean_C, square_C = sum_C / count, square_C / count
+            for counts, channel in zip(count_CV, chunk.cpu().unbind(1), strict=True):
+                counts += torch.bincount(channel.flatten(), minlength=256)
+        share_CV = count_CV.double() / (pixels.numel() / self.channels)
+        unit_V = torch.arange(256, dtype=torch.float64) / 255
+        mean_C, square_C = share_CV @ unit_V, share_CV @ unit_V.square()
         deviation_C = (square_C - mean_C.square()).clamp(min=0).sqrt().clamp(min=1 / 255)  # never 0
         self.mean.copy_(mean_C.view(-1, 1, 1))
         self.deviation.copy_(deviation_C.view(-1, 1, 1))
