@@ -89,8 +89,9 @@ def test_progress_and_time_left_are_shown_between_two_records(screen, monkeypatc
     steps = [0]
 
     def train():
-        while steps[0] < 40:
-            steps[0] += 1
+        deadline = time.monotonic() + 30  # a busy machine may be slow to start the thread
+        while steps[0] < 40 or ("about" not in text(shown) and time.monotonic() < deadline):
+            steps[0] = min(steps[0] + 1, 40)
             time.sleep(0.01)
         assert "about" in text(shown), "before the first record"
         yield {"step": 40, "seconds": 0.4, "accuracy_average": 90.0}
