@@ -73,3 +73,32 @@ def test_a_store_that_does_not_answer_counts_as_stopped(ends):
         beating.find_stopped()
     beating.close("also stops")
     assert ends == []
+
+
+def test_a_store_on_a_lost_machine_counts_as_stopped_although_its_connection_stays_open(ends, capsys):
+    class Lost(HashStore):
+        def check(self, _: object) -> bool:
+            time.sleep(1)  # longer than the test looks
+            return False
+
+    beating = Heartbeat(Lost(), 0, 2, "torchrun, on there,")
+    beating.start()
+    with pytest.raises(AggMatchError, match="torchrun, on there, stopped."):
+        beating.find_stopped()
+    beating.join()
+    assert ends == [2]
+    assert "torchrun, on there, stopped." in capsys.readouterr().err
+    assert beating.talking.is_alive()
+    beating.close("does not wait for the store forever")
+
+
+def test_processes_that_were_suspended_together_leave_each_other_alone(ends, monkeypatch):
+    store = HashStore()
+    watching = Heartbeat(store, 0, 2, "torchrun")
+    store.set("beat/1", "5")
+    watching.watch()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
+    watching.watch()  # the other one did not have time for a new sign of life
+    assert not watching.report
+    assert ends == []

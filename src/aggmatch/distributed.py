@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Self
 
@@ -110,10 +110,10 @@ class Processes:
         self.call(dist.all_reduce, tensor, dist.ReduceOp.MAX)
         return int(tensor)
 
-    def call(self, operation: Callable[..., Any], *values: Any) -> None:
-        """Run an operation of all processes; if it fails, raise an error that names the process that has stopped."""
+    def call(self, operation: Callable[..., Any], *values: Any) -> Any:
+        """Return what an operation of all processes does; if it fails, raise an error that names who has stopped."""
         try:
-            operation(*values)
+            return operation(*values)
         except RuntimeError:
             assert self.heartbeat, "only connected processes communicate"
             self.heartbeat.find_stopped()
@@ -128,13 +128,13 @@ class Processes:
         self.meetings += 1
         key = f"meeting/{self.meetings}"
         if self.first:
-            self.store.set(key, json.dumps(value))
+            self.call(self.store.set, key, json.dumps(value))
             return value
         assert self.heartbeat, "connected processes have a heartbeat"
-        while not self.store.check([key]):
+        while not self.call(self.store.check, [key]):
             self.heartbeat.check()
             time.sleep(POLL)
-        return json.loads(self.store.get(key))
+        return json.loads(self.call(self.store.get, key))
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
@@ -206,8 +206,9 @@ def reason(error: BaseException) -> str:
 
 def leave(processes: Processes) -> None:
     """End the connection. Process 0 goes last: it may hold the store."""
-    processes.store.add("left", 1)
     deadline = time.monotonic() + PATIENCE
-    while processes.first and processes.store.add("left", 0) < processes.world and time.monotonic() < deadline:
-        time.sleep(POLL)
+    with suppress(RuntimeError):  # what held the store is gone, and the run is finished
+        processes.store.add("left", 1)
+        while processes.first and processes.store.add("left", 0) < processes.world and time.monotonic() < deadline:
+            time.sleep(POLL)
     dist.destroy_process_group()
