@@ -14,7 +14,7 @@ from aggmatch.heartbeat import ADVICE, Heartbeat
 def ends(monkeypatch):
     """Makes everything faster, and collects the exit codes of the process."""
     codes: list[int] = []
-    for name, seconds in {"BEAT": 0.01, "PATIENCE": 0.2, "GRACE": 0.1}.items():
+    for name, seconds in {"BEAT": 0.01, "PATIENCE": 0.2, "BEGINNING": 0.5, "GRACE": 0.3}.items():
         monkeypatch.setattr(heartbeat, name, seconds)
     monkeypatch.setattr("os._exit", codes.append)
     monkeypatch.setattr("socket.gethostname", lambda: "here")
@@ -39,6 +39,7 @@ def test_processes_that_live_leave_each_other_alone(ends):
 def test_a_silent_process_is_named_and_ends_the_others(ends, capsys):
     store = HashStore()
     beating, silent = (Heartbeat(store, rank, 2, "torchrun") for rank in range(2))
+    store.set("beat/1", "1")
     beating.start()
     with pytest.raises(AggMatchError, match="Process 1 of 2, on here, stopped. Resume the run"):
         beating.find_stopped()
@@ -101,4 +102,14 @@ def test_processes_that_were_suspended_together_leave_each_other_alone(ends, mon
     monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
     watching.watch()  # the other one did not have time for a new sign of life
     assert not watching.report
+    assert ends == []
+
+
+def test_a_process_that_never_starts_ends_the_others_after_a_longer_time(ends):
+    beating = Heartbeat(HashStore(), 0, 2, "torchrun")
+    beating.start()
+    assert not beating.noticed.wait(0.3)
+    with pytest.raises(AggMatchError, match="Process 1 of 2 did not start"):
+        beating.find_stopped()
+    beating.close()
     assert ends == []

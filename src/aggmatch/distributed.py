@@ -18,7 +18,7 @@ from torch import Tensor
 
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
-from aggmatch.heartbeat import BEAT, PATIENCE, Heartbeat
+from aggmatch.heartbeat import BEAT, BEGINNING, PATIENCE, Heartbeat
 from aggmatch.validate import InvalidValue
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -167,14 +167,15 @@ def joined() -> Iterator[Processes]:
         yield Processes()
         return
     rank, world, local = (int(os.environ[name]) for name in VARIABLES[:3])
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-    dist.init_process_group(backend, timeout=LONGEST)
     own = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     holder = f"{f'Process 0 of {world}' if own else 'torchrun'}, on {os.environ['MASTER_ADDR']},"
+    store = connect(holds=own and rank == 0)
     heartbeat = Heartbeat(connect(), rank, world, holder)
-    heartbeat.start()
+    heartbeat.start()  # before the group begins, which waits for all processes
     processes = Processes(rank, world, local, heartbeat, connect())
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
     try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=LONGEST)
         yield processes
     except BaseException as error:
         heartbeat.close(reason(error))
@@ -190,12 +191,19 @@ def under_torchrun() -> bool:
     return all(name in os.environ for name in VARIABLES)
 
 
-def connect() -> Any:
-    """Return a connection to the store of the processes. A restart by torchrun has entries of its own."""
+def connect(*, holds: bool = False) -> Any:
+    """Return a connection to the store of the processes. A restart by torchrun has entries of its own.
+
+    holds: whether this process is to hold the store, if torchrun does not.
+    """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # a build of torch may lack them
 
-    host, port, seconds = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=PATIENCE)
-    store = TCPStore(host, port, is_master=False, timeout=seconds)
+    host, port, seconds = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=BEGINNING)
+    try:
+        store = TCPStore(host, port, is_master=holds, timeout=seconds, wait_for_workers=False)
+    except RuntimeError as error:
+        problem = str(error).splitlines()[0].rstrip(".")
+        raise AggMatchError(f"Cannot connect to the other processes through {host}, port {port}: {problem}.") from None
     return PrefixStore(f"aggmatch/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
 

@@ -18,6 +18,8 @@ BEAT = 1.0
 """Seconds between two signs of life."""
 PATIENCE = 20.0
 """Seconds without a sign of life after which a process counts as stopped; torchrun ends the others after 30."""
+BEGINNING = 120.0
+"""The same for the first sign of life: processes on other machines may begin later."""
 GRACE = 5.0
 """Seconds in which a process may end by itself after it learns that another one has stopped."""
 ADVICE = "Resume the run: it continues from its newest checkpoint."
@@ -79,7 +81,7 @@ class Heartbeat(Thread):
         beat = self.read(f"beat/{self.next}")
         self.silent = self.silent + 1 if beat == self.last else 0
         self.last = beat
-        if beat != DONE and self.silent * BEAT > PATIENCE:
+        if beat != DONE and self.silent * BEAT > (PATIENCE if beat else BEGINNING):
             self.announce(self.next)
         if report := self.read(STOPPED).decode():
             self.report = report
@@ -91,8 +93,10 @@ class Heartbeat(Thread):
 
     def announce(self, rank: int, reason: str = "") -> None:
         """Tell all processes that one has stopped; only the first report counts."""
-        host = self.read(f"host/{rank}").decode() or "an unknown host"
+        host = self.read(f"host/{rank}").decode()
         report = f"Process {rank} of {self.world}, on {host}, stopped" + (f": {reason}" if reason else f". {ADVICE}")
+        if not host:
+            report = f"Process {rank} of {self.world} did not start. Look at the output of torchrun on its machine."
         self.store.compare_set(STOPPED, "", report)
 
     def check(self) -> None:
