@@ -38,6 +38,14 @@ def test_under_torchrun_a_process_has_the_gpu_of_its_number():
     assert processes.device("cpu").type == "cpu"
 
 
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert Processes(1, 3, 1, store=object()).device("auto").index == 1
+    with pytest.raises(AggMatchError, match="--nproc-per-node 2"):
+        Processes(2, 3, 2, store=object()).device("auto")
+
+
 def test_a_process_that_waits_for_a_lost_store_says_who_has_stopped():
     class Lost:
         def check(self, _: object) -> bool:

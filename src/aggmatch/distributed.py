@@ -70,6 +70,11 @@ class Processes:
             return choose_device(name)
         if name not in ("auto", "cuda"):
             raise InvalidValue("runtime.device", f"must be auto, cpu or cuda under torchrun, got '{name}'")
+        if 0 < (count := torch.cuda.device_count()) <= self.local:
+            raise AggMatchError(
+                f"torchrun started more processes on this machine than it has GPUs. Start {count}: "
+                f"--nproc-per-node {count}"
+            )
         return choose_device(f"cuda:{self.local}")
 
     def check_divisible(self, key: str, count: int) -> None:
