@@ -42,7 +42,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert Processes(1, 3, 1, store=object()).device("auto").index == 1
-    with pytest.raises(AggMatchError, match="--nproc-per-node 2"):
+    with pytest.raises(AggMatchError, match="Start at most 2"):
         Processes(2, 3, 2, store=object()).device("auto")
 
 

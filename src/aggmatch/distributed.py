@@ -71,10 +71,7 @@ class Processes:
         if name not in ("auto", "cuda"):
             raise InvalidValue("runtime.device", f"must be auto, cpu or cuda under torchrun, got '{name}'")
         if 0 < (count := torch.cuda.device_count()) <= self.local:
-            raise AggMatchError(
-                f"torchrun started more processes on this machine than it has GPUs. Start {count}: "
-                f"--nproc-per-node {count}"
-            )
+            raise AggMatchError(f"torchrun starts more processes on this machine than its GPUs. Start at most {count}.")
         return choose_device(f"cuda:{self.local}")
 
     def check_divisible(self, key: str, count: int) -> None:
