@@ -39,7 +39,6 @@ def test_processes_that_live_leave_each_other_alone(ends):
 def test_a_silent_process_is_named_and_ends_the_others(ends, capsys):
     store = HashStore()
     beating, silent = (Heartbeat(store, rank, 2, "torchrun") for rank in range(2))
-    store.set("beat/1", "1")
     beating.start()
     with pytest.raises(AggMatchError, match="Process 1 of 2, on here, stopped. Resume the run"):
         beating.find_stopped()

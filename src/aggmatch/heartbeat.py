@@ -50,6 +50,7 @@ class Heartbeat(Thread):
         """Looks without a new sign of life of the next process, and without an answer of the store."""
         self.talking = Thread(target=self.talk, daemon=True, name="signs of life")
         store.set(f"host/{rank}", socket.gethostname())
+        store.set(f"beat/{rank}", "0")
 
     def run(self) -> None:
         """Wait for `close`, or until another process has stopped: then end this one, unless it ends by itself."""
