@@ -14,7 +14,7 @@ from aggmatch.heartbeat import ADVICE, Heartbeat
 def ends(monkeypatch):
     """Makes everything faster, and collects the exit codes of the process."""
     codes: list[int] = []
-    for name, seconds in {"BEAT": 0.01, "PATIENCE": 0.2, "GRACE": 0.1}.items():
+    for name, seconds in {"BEAT": 0.01, "PATIENCE": 0.2, "BEGINNING": 0.5, "GRACE": 0.3}.items():
         monkeypatch.setattr(heartbeat, name, seconds)
     monkeypatch.setattr("os._exit", codes.append)
     monkeypatch.setattr("socket.gethostname", lambda: "here")
@@ -72,4 +72,43 @@ def test_a_store_that_does_not_answer_counts_as_stopped(ends):
     with pytest.raises(AggMatchError, match="torchrun, on there, stopped."):
         beating.find_stopped()
     beating.close("also stops")
+    assert ends == []
+
+
+def test_a_store_on_a_lost_machine_counts_as_stopped_although_its_connection_stays_open(ends, capsys):
+    class Lost(HashStore):
+        def check(self, _: object) -> bool:
+            time.sleep(1)  # longer than the test looks
+            return False
+
+    beating = Heartbeat(Lost(), 0, 2, "torchrun, on there,")
+    beating.start()
+    with pytest.raises(AggMatchError, match="torchrun, on there, stopped."):
+        beating.find_stopped()
+    beating.join()
+    assert ends == [2]
+    assert "torchrun, on there, stopped." in capsys.readouterr().err
+    assert beating.talking.is_alive()
+    beating.close("does not wait for the store forever")
+
+
+def test_processes_that_were_suspended_together_leave_each_other_alone(ends, monkeypatch):
+    store = HashStore()
+    watching = Heartbeat(store, 0, 2, "torchrun")
+    store.set("beat/1", "5")
+    watching.watch()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
+    watching.watch()  # the other one did not have time for a new sign of life
+    assert not watching.report
+    assert ends == []
+
+
+def test_a_process_that_never_starts_ends_the_others_after_a_longer_time(ends):
+    beating = Heartbeat(HashStore(), 0, 2, "torchrun")
+    beating.start()
+    assert not beating.noticed.wait(0.3)
+    with pytest.raises(AggMatchError, match="Process 1 of 2 did not start"):
+        beating.find_stopped()
+    beating.close()
     assert ends == []

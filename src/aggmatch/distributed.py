@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
-from aggmatch.heartbeat import BEAT, PATIENCE, Heartbeat
+from aggmatch.heartbeat import BEAT, BEGINNING, PATIENCE, Heartbeat
 from aggmatch.validate import InvalidValue
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -70,6 +70,8 @@ class Processes:
             return choose_device(name)
         if name not in ("auto", "cuda"):
             raise InvalidValue("runtime.device", f"must be auto, cpu or cuda under torchrun, got '{name}'")
+        if 0 < (count := torch.cuda.device_count()) <= self.local:
+            raise AggMatchError(f"torchrun starts more processes on this machine than its GPUs. Start at most {count}.")
         return choose_device(f"cuda:{self.local}")
 
     def check_divisible(self, key: str, count: int) -> None:
@@ -110,10 +112,10 @@ class Processes:
         self.call(dist.all_reduce, tensor, dist.ReduceOp.MAX)
         return int(tensor)
 
-    def call(self, operation: Callable[..., Any], *values: Any) -> None:
-        """Run an operation of all processes; if it fails, raise an error that names the process that has stopped."""
+    def call(self, operation: Callable[..., Any], *values: Any) -> Any:
+        """Return what an operation of all processes does; if it fails, raise an error that names who has stopped."""
         try:
-            operation(*values)
+            return operation(*values)
         except RuntimeError:
             assert self.heartbeat, "only connected processes communicate"
             self.heartbeat.find_stopped()
@@ -128,13 +130,13 @@ class Processes:
         self.meetings += 1
         key = f"meeting/{self.meetings}"
         if self.first:
-            self.store.set(key, json.dumps(value))
+            self.call(self.store.set, key, json.dumps(value))
             return value
         assert self.heartbeat, "connected processes have a heartbeat"
-        while not self.store.check([key]):
+        while not self.call(self.store.check, [key]):
             self.heartbeat.check()
             time.sleep(POLL)
-        return json.loads(self.store.get(key))
+        return json.loads(self.call(self.store.get, key))
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
@@ -167,14 +169,15 @@ def joined() -> Iterator[Processes]:
         yield Processes()
         return
     rank, world, local = (int(os.environ[name]) for name in VARIABLES[:3])
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-    dist.init_process_group(backend, timeout=LONGEST)
     own = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     holder = f"{f'Process 0 of {world}' if own else 'torchrun'}, on {os.environ['MASTER_ADDR']},"
+    store = connect(holds=own and rank == 0)
     heartbeat = Heartbeat(connect(), rank, world, holder)
-    heartbeat.start()
+    heartbeat.start()  # before the group begins, which waits for all processes
     processes = Processes(rank, world, local, heartbeat, connect())
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
     try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=LONGEST)
         yield processes
     except BaseException as error:
         heartbeat.close(reason(error))
@@ -190,12 +193,19 @@ def under_torchrun() -> bool:
     return all(name in os.environ for name in VARIABLES)
 
 
-def connect() -> Any:
-    """Return a connection to the store of the processes. A restart by torchrun has entries of its own."""
+def connect(*, holds: bool = False) -> Any:
+    """Return a connection to the store of the processes. A restart by torchrun has entries of its own.
+
+    holds: whether this process is to hold the store, if torchrun does not.
+    """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # a build of torch may lack them
 
-    host, port, seconds = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=PATIENCE)
-    store = TCPStore(host, port, is_master=False, timeout=seconds)
+    host, port, seconds = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=BEGINNING)
+    try:
+        store = TCPStore(host, port, is_master=holds, timeout=seconds, wait_for_workers=False)
+    except RuntimeError as error:
+        problem = str(error).splitlines()[0].rstrip(".")
+        raise AggMatchError(f"Cannot connect to the other processes through {host}, port {port}: {problem}.") from None
     return PrefixStore(f"aggmatch/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
 
@@ -206,8 +216,9 @@ def reason(error: BaseException) -> str:
 
 def leave(processes: Processes) -> None:
     """End the connection. Process 0 goes last: it may hold the store."""
-    processes.store.add("left", 1)
     deadline = time.monotonic() + PATIENCE
-    while processes.first and processes.store.add("left", 0) < processes.world and time.monotonic() < deadline:
-        time.sleep(POLL)
+    with suppress(RuntimeError):  # what held the store is gone, and the run is finished
+        processes.store.add("left", 1)
+        while processes.first and processes.store.add("left", 0) < processes.world and time.monotonic() < deadline:
+            time.sleep(POLL)
     dist.destroy_process_group()

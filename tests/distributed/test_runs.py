@@ -13,14 +13,16 @@ from tests.conftest import made_once
 from tests.distributed.pair import ROOT, environment, free_port, launch, run_pair, run_settings, toy
 from tests.distributed.test_together import one_thread  # noqa: F401 - a fixture
 from torch import nn
+from typer import Exit
 
+from aggmatch.cli.app import follow_run
 from aggmatch.distributed import Processes, joined, under_torchrun
 from aggmatch.errors import AggMatchError
 from aggmatch.models import build_network
 from aggmatch.models.shared_norm import synchronize
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.folder import RunFolder
-from aggmatch.training.run import resume, start
+from aggmatch.training.run import Stopped, resume, start
 from aggmatch.validate import InvalidValue
 
 TOLERANCE = 1e-4
@@ -121,6 +123,19 @@ def test_torchrun_starts_a_run_that_prints_once(tmp_path):
     assert done.stdout.count("test accuracy") == 1
     assert "Warning" not in done.stderr
     assert [record["step"] for record in RunFolder(next((tmp_path / "runs").iterdir())).records()] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("world", "again"), [(1, "aggmatch train --resume --out"), (2, "the same command with --res")])
+def test_a_stopped_run_says_how_to_continue_with_as_many_processes(world, again, tmp_path, monkeypatch, capsys):
+    def stop() -> None:
+        raise Stopped(5, 2)
+
+    run = start(run_settings(), tmp_path / "run", data=toy()[0])
+    run.state.processes = Processes(0, world)
+    monkeypatch.setattr(run, "train", stop)
+    with pytest.raises(Exit):
+        follow_run(run, quiet=True)
+    assert f"Stopped and saved at step 5. Continue: {again}" in capsys.readouterr().err
 
 
 def test_the_example_of_the_page_runs_without_torchrun_too(tmp_path, monkeypatch, capsys):

@@ -4,7 +4,7 @@ import pytest
 
 from aggmatch.cli.cluster import Place
 from aggmatch.errors import AggMatchError
-from aggmatch.experiments.engines.local import InTurn, Processes
+from aggmatch.experiments.engines.local import InParallel, InTurn
 from aggmatch.experiments.engines.on_ray import OnRay
 from aggmatch.experiments.engines.slurm import Slurm
 
@@ -14,7 +14,7 @@ from aggmatch.experiments.engines.slurm import Slurm
     [
         ({}, InTurn),
         ({"at_once": 1}, InTurn),
-        ({"at_once": 2}, Processes),
+        ({"at_once": 2}, InParallel),
         ({"on": "ray", "address": "local"}, OnRay),
         ({"on": "slurm", "slurm": ["time=1:00"], "submit": True}, Slurm),
     ],

@@ -113,7 +113,8 @@ def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> 
             quiet=quiet,
         )
     except Stopped as stop:
-        again = again or shlex.join(["aggmatch", "train", "--resume", "--out", str(run.folder.path)])
+        alone = shlex.join(["aggmatch", "train", "--resume", "--out", str(run.folder.path)])
+        again = again or ("the same command with --resume" if run.processes.divides else alone)
         say(f"Stopped and saved at step {stop.step}. Continue: {again}", error=True)
         raise typer.Exit(128 + stop.signal_number) from None
 

@@ -72,10 +72,10 @@ class Place:
 
                 return Slurm(out, self.slurm, self.at_once, submit=self.submit, download=download)
             case _:
-                from aggmatch.experiments.engines.local import InTurn, Processes
+                from aggmatch.experiments.engines.local import InParallel, InTurn
 
                 if self.at_once and self.at_once > 1:
-                    return Processes(self.at_once)
+                    return InParallel(self.at_once)
                 return InTurn(lambda run, title: follow_run(run, quiet=quiet, title=title, again=AGAIN))
 
 

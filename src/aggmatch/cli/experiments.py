@@ -269,7 +269,7 @@ def demo(
     """Compare AggMatch with three other methods on digits, with one label per class, and write a report."""
     from aggmatch.console import say, stdout
     from aggmatch.experiments import demo as experiment
-    from aggmatch.experiments.engines.local import Processes
+    from aggmatch.experiments.engines.local import InParallel
     from aggmatch.experiments.parallel import cores
 
     started = time.monotonic()
@@ -278,7 +278,7 @@ def demo(
     say(experiment.INTRODUCTION, quiet=quiet)
 
     def train(runs: "Sequence[PlannedRun]") -> None:
-        engine = Processes(min(cores(), len(runs)))
+        engine = InParallel(min(cores(), len(runs)))
         raise_failed(train_all(runs, engine, quiet=quiet, again=again), len(runs), again)
 
     outcome = experiment.run(out, fold, train)

@@ -121,8 +121,8 @@ class ReadAhead:
         position_B.copy_(drawn[0])
         unlabeled_B.copy_(drawn[1])
         parts = []
+        rows = -(-(len(position_B) + len(unlabeled_B)) // self.rows.readers)  # of each thread, rounded up
         for index, target in zip((self.labeled[position_B], unlabeled_B), images, strict=True):
-            rows = max(-(-(len(position_B) + len(unlabeled_B)) // self.rows.readers), 1)
             for some, buffer in zip(index.split(rows), target.split(rows), strict=True):
                 parts.append(self.threads.submit(self.rows.read, some.numpy(), buffer.numpy()))
         self.ordered.append(Ordered(slot, parts, self.positions()))

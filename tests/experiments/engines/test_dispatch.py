@@ -1,5 +1,6 @@
 """Runs that travel to a cluster; here its machines are generators in this process."""
 
+import errno
 import os
 import signal
 from collections import deque
@@ -112,6 +113,24 @@ def test_a_run_is_given_up_if_machines_are_lost_again_and_again_without_a_new_ch
     assert "the power failed" in seen(events, bad)[-1]
     assert good.finished
     assert not bad.path.exists()
+
+
+@pytest.mark.parametrize("function", ["unpack", "pack"])  # of files that arrive, and of those that travel again
+def test_a_full_disk_fails_one_run_and_the_others_go_on(function, plan, monkeypatch):
+    bad, good = plan().runs[:2]
+    real = getattr(dispatch, function)
+
+    def full(*arguments):
+        if bad.path in arguments:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments)
+
+    monkeypatch.setattr(dispatch, function, full)
+    cluster = FakeCluster({bad.title: [4]})
+    events = list(RemoteTraining([bad, good], cluster).train())
+    assert "No space left on device" in seen(events, bad)[-1]
+    assert bad.title in cluster.canceled
+    assert good.finished
 
 
 def test_a_new_checkpoint_gives_a_run_new_attempts(plan):

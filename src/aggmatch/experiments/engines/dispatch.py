@@ -101,7 +101,7 @@ class RemoteTraining:
                             trip = Trip(run, Path(scratch) / f"{number}.tar")
                             self.submit(trip)
                             self.trips.append(trip)
-                    except AggMatchError as error:
+                    except (AggMatchError, OSError) as error:
                         yield Failure(run, str(error))
                 while self.trips:
                     if received and self.stopped_by is None:
@@ -144,7 +144,15 @@ class RemoteTraining:
             )
 
     def handle(self, trip: Trip) -> Iterator[Event | Failure]:
-        """Take the next message about a run."""
+        """Take the next message about a run; give the run up if its files cannot be read or written here."""
+        try:
+            yield from self.take(trip)
+        except (AggMatchError, OSError) as error:
+            self.cluster.cancel(trip.job)
+            yield self.end(trip, Failure(trip.run, str(error)))
+
+    def take(self, trip: Trip) -> Iterator[Event | Failure]:
+        """Take the next message about a run; send the run again if its machine is lost."""
         try:
             message = self.cluster.receive(trip.job)
             match message.kind:
@@ -166,9 +174,6 @@ class RemoteTraining:
                     raise MachineLost(message.value)
         except MachineLost as loss:
             yield self.lose(trip, str(loss))
-        except AggMatchError as error:  # its files cannot be written
-            self.cluster.cancel(trip.job)
-            yield self.end(trip, Failure(trip.run, str(error)))
 
     def take_files(self, trip: Trip, names: list[str]) -> None:
         """Bring the files that arrived into the folder of the run."""

@@ -26,10 +26,10 @@ class InTurn:
         yield from train_in_turn(runs, self.follow)
 
 
-class Processes:
+class InParallel:
     """An `Engine` that trains up to `count` runs at the same time, each in its own process on this machine.
 
-    Example: `Processes(2).train(runs, quiet=False)`.
+    Example: `InParallel(2).train(runs, quiet=False)`.
     """
 
     later = 0
