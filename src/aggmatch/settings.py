@@ -23,21 +23,18 @@ from aggmatch.config import (
     sections,
 )
 from aggmatch.data import DataSettings, drawn_settings, is_own_images
-from aggmatch.devices import choose_device
 from aggmatch.errors import unknown
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
-from aggmatch.models.pretrained import BackboneUse, weights_installed
+from aggmatch.models.pretrained import BackboneUse
+from aggmatch.own_recipe import own_recipe
 from aggmatch.recipes import (
     ANY,
     DATA,
-    FOLDER,
-    FROM_SCRATCH,
     METHOD,
     NAMED,
     NAMED_ON,
     OWN,
-    PHOTOS,
     PREFERRED,
     SHARES,
 )
@@ -281,18 +278,8 @@ def fitted(named: Layer, steps: object) -> Layer:
 
 
 def recipe_of_data(data: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe of a data set.
-
-    That of images of your own depends on what is installed: pretrained and frozen if there are weights, else from
-    scratch. A network or use of the backbone that the user has chosen stays.
-    """
-    if not is_own_images(data):
-        return DATA.get(data, {})
-    model, train, runtime = (chosen.get(section, {}) for section in ("model", "train", "runtime"))
-    if "name" not in model and train.get("backbone", "frozen") != "scratch" and weights_installed():
-        return FOLDER | PHOTOS
-    device = choose_device(str(runtime.get("device", RuntimeSettings.device))).type
-    return FOLDER | FROM_SCRATCH[device]
+    """Return the recipe of a data set. chosen: nested settings, on which that of images of your own depends."""
+    return own_recipe(data, chosen) if is_own_images(data) else DATA.get(data, {})
 
 
 def with_absolute_paths(layer: Layer) -> Layer:
