@@ -30,7 +30,7 @@ class Captured(Exception):  # noqa: N818
 def test_the_command_repeats_the_configuration(tmp_path, monkeypatch, changes: dict[str, Any]):
     (run,) = read_runs([write_folder(tmp_path / "a", **changes)])
 
-    def start(settings, out, *, download, on_read):
+    def start(settings, out, *, download, on_read, processes):
         raise Captured(settings.identity())
 
     monkeypatch.setattr(loop, "start", start)

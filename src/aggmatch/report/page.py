@@ -26,7 +26,7 @@ from aggmatch.report import figures, summary, test_results, warnings
 from aggmatch.report.figure import Panel, looks, svg
 from aggmatch.report.pseudo_labels import explains, no_snapshots
 from aggmatch.report.test_results import Progress, silent
-from aggmatch.runs.stats import best_pairs, conditions, first_of_groups, grouped
+from aggmatch.runs.stats import best_pairs, conditions, first_of_groups, grouped, tested_classes
 from aggmatch.runs.stored import StoredRun, read_runs
 from aggmatch.tables import duration, plural
 
@@ -259,7 +259,7 @@ def class_tables(runs: Sequence[StoredRun]) -> Iterator[ClassTable]:
         groups = grouped(members)
         rows = [
             (name, [sum(run.class_accuracy[name] for run in group) / len(group) for group in groups.values()])
-            for name in members[0].class_accuracy
+            for name in tested_classes(members)
         ]
         yield ClassTable(condition, list(groups), rows)
 

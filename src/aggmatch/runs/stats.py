@@ -113,6 +113,11 @@ def mean_and_spread(values: Sequence[float]) -> str:
 # Settings ---------------------------------------------------------------------------------------------------------
 
 
+def tested_classes(runs: "Sequence[StoredRun]") -> list[str]:
+    """Names of the classes whose accuracy every run knows."""
+    return [name for name in runs[0].class_accuracy if all(name in run.class_accuracy for run in runs)]
+
+
 def recipe_of(settings: RunSettings, *, steps: int | None = None) -> RunSettings:
     """The settings of the same method on the same data set with nothing else changed, but perhaps the steps."""
     named = {"data.name": settings.data.name, "method.name": settings.method_name, "recipe": settings.recipe}

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -128,9 +129,17 @@ class StoredRun:
 
     @property
     def class_accuracy(self) -> Mapping[str, float]:
-        """Accuracy of each class in percent; empty for an unfinished run."""
+        """Accuracy in percent of each class that has test images; empty for an unfinished run."""
         accuracies: Mapping[str, float] = self.summary.get("class_accuracy", {}) if self.summary else {}
         return accuracies
+
+    def class_names(self, count: int) -> list[str]:
+        """Names of its `count` classes, or their numbers if nothing tells their names."""
+        names = list(self.class_accuracy)
+        if len(names) != count:  # not all of them have test images
+            with suppress(AggMatchError):
+                names = list(self.data().classes)
+        return names if len(names) == count else [str(number) for number in range(count)]
 
     @property
     def probes(self) -> Mapping[str, float]:
