@@ -7,8 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
+from aggmatch.config import Layer
 from aggmatch.own_recipe import default_use, own_recipe, recipe_of_use
-from aggmatch.settings import resolve
+from aggmatch.settings import resolve, resolve_quick
 
 CPU = {"runtime.device": "cpu"}
 
@@ -27,6 +28,16 @@ CPU = {"runtime.device": "cpu"}
 )
 def test_the_use_of_the_backbone_follows_from_device_weights_and_images(device, weights, side, expected):
     assert default_use(device, weights=weights, side=side) == expected
+
+
+def test_many_short_runs_are_on_frozen_features_unless_somebody_chooses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("aggmatch.own_recipe.default_use", lambda *_, **__: "finetune")
+    folder = Layer("a test", {"data.name": str(tmp_path)} | CPU)
+    assert resolve([folder]).train.backbone == "finetune"
+    assert resolve_quick([folder]).train.backbone == "frozen"
+    assert resolve_quick([folder, Layer("a person", {"train.backbone": "finetune"})]).train.backbone == "finetune"
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

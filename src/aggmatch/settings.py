@@ -219,6 +219,17 @@ def resolve(changes: Changes, *, recipes: bool = True) -> RunSettings:
     return replace(settings, train=often_enough(settings.train, fixed))
 
 
+def resolve_quick(layers: Sequence[Layer]) -> RunSettings:
+    """Return settings as `resolve` does, but with frozen features where images of your own would be fine-tuned.
+
+    It is for many short runs in a row. A use of the backbone that a layer chooses stays.
+    """
+    settings = resolve(layers)
+    if settings.train.backbone != "finetune" or any("train.backbone" in layer.values for layer in layers):
+        return settings
+    return resolve([Layer("many short runs", {"train.backbone": "frozen"}), *layers])
+
+
 def default_recipe(data: str, method: str, use: str | None) -> str:
     """Return the name of the recipe that a run has by default. use: of its backbone."""
     if use == "frozen":

@@ -15,7 +15,7 @@ from aggmatch.files import write_atomically
 from aggmatch.methods import load_method
 from aggmatch.registry import short_name
 from aggmatch.runs.stored import StoredRun
-from aggmatch.settings import RunSettings, resolve
+from aggmatch.settings import RunSettings, resolve_quick
 from aggmatch.tables import Table, mean_and_deviation
 
 FIXED = {
@@ -36,7 +36,7 @@ def plan(methods: Sequence[str], folds: int, layers: Sequence[Layer]) -> list[Ru
             if key in layer.values:
                 raise AggMatchError(f"{key} cannot be set for a comparison, {reason} (from {layer.source}). {instead}")
     return [
-        resolve([*layers, Layer("the comparison", {"method.name": method, "data.fold": fold})])
+        resolve_quick([*layers, Layer("the comparison", {"method.name": method, "data.fold": fold})])
         for method in methods
         for fold in range(folds)
     ]

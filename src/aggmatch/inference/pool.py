@@ -70,7 +70,7 @@ def pool_of_folder(settings: RunSettings) -> Pool:
     from aggmatch.data.own.images import read_unsorted
 
     data, runtime = settings.data, settings.runtime
-    if settings.train.backbone != "frozen":
+    if settings.train.backbone == "scratch":
         raise AggMatchError(
             f"Before any training, images are compared by features of a pretrained network, and none is chosen. {HINT} "
             f"Or train first, and name the run instead of the folder."
