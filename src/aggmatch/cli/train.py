@@ -162,7 +162,7 @@ def say_where_images_are(run: "Run", *, quiet: bool) -> None:
 def print_summary(run: "Run") -> None:
     """Print the result of a finished run and its folder."""
     from aggmatch.console import say
-    from aggmatch.runs.stats import FEW_TEST_IMAGES, median_of_last, wilson
+    from aggmatch.runs.stats import FEW_TEST_IMAGES, at_least_as_good, median_of_last, wilson
 
     summary, records = run.folder.result(), run.folder.records()
     assert summary is not None, "the run is finished"
@@ -183,10 +183,9 @@ def print_summary(run: "Run") -> None:
         f"{summary['seconds']:.0f} s."
     )
     if probes := summary.get("probes"):
-        best = max(probes, key=probes.__getitem__)
-        simpler = " Use the simpler one." if accuracy is not None and probes[best] >= accuracy else ""
-        listed = ", ".join(f"{name} {value:.2f} %" for name, value in probes.items())
-        say(f"On the same features and labels: {listed}.{simpler}")
+        say(f"On the same features and labels: {', '.join(f'{name} {value:.2f} %' for name, value in probes.items())}.")
+        if images >= FEW_TEST_IMAGES and (simpler := at_least_as_good(probes, accuracy)):
+            say(f"{simpler} is at least as good here, and simpler: use it (docs/pretrained.md).")
     say(f"Run folder: {run.folder.path}")
 
 

@@ -17,7 +17,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.registry import short_name
 from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder
-from aggmatch.runs.stats import Length, Median, describe_noise, median_of_last, unique_names
+from aggmatch.runs.stats import Length, Median, at_least_as_good, describe_noise, median_of_last, unique_names
 from aggmatch.settings import RunSettings
 from aggmatch.validate import Natural
 
@@ -150,8 +150,7 @@ class StoredRun:
     @property
     def better_probe(self) -> str | None:
         """The best classic learner on the same features, if it is at least as good as the run."""
-        best = max(self.probes, key=self.probes.__getitem__, default=None)
-        return best if best and self.accuracy is not None and self.probes[best] >= self.accuracy else None
+        return at_least_as_good(self.probes, self.accuracy)
 
     def pseudo_labels(self, name: str) -> float | None:
         """A pseudo-label value at the last log step in percent, such as "precision"; None if there is none."""
