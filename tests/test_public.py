@@ -24,7 +24,7 @@ LAYERS = [
     ["kernels"],
     ["data", "models"],
     ["augment", "methods"],
-    ["active", "features", "probes"],
+    ["active", "features", "own_recipe", "probes"],
     ["evaluation"],
     ["settings"],
     ["runs"],

@@ -36,7 +36,7 @@ from aggmatch.inference.inputs import (
 from aggmatch.inference.model import TrainedModel
 from aggmatch.models.pretrained import WEIGHTS_PACKAGE
 from aggmatch.notebook import watch
-from aggmatch.recipes import FOLDER, FROM_SCRATCH, PHOTOS
+from aggmatch.own_recipe import recipe_of_use
 from aggmatch.settings import RunSettings, parts_named, resolve
 from aggmatch.training.run import Run, Stopped, start
 from aggmatch.validate import InvalidValue
@@ -241,11 +241,8 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if use == "auto":
             photos = size.side is None or size.side >= LEAST_PHOTO
             use = "frozen" if photos and find_spec(WEIGHTS_PACKAGE) else "scratch"
-        scratch = FROM_SCRATCH[choose_device(self.device).type]
-        if use == "scratch":
-            return FOLDER | scratch | {"train.backbone": use, "recipe": "paper"}
-        steps = {} if use == "frozen" else {"train.steps": scratch["train.steps"], "recipe": "paper"}
-        return FOLDER | PHOTOS | steps | {"train.backbone": use}
+        named = {} if use == "frozen" else {"recipe": "paper"}
+        return recipe_of_use(use, choose_device(self.device).type) | named | {"train.backbone": use}
 
     def _train(self, run: Run) -> TrainedModel:
         """Train a run to its last step and return its model; Ctrl-C ends it as it ends other Python code."""

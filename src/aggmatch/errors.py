@@ -20,7 +20,10 @@ class AggMatchError(Exception):
     @property
     def with_options(self) -> str:
         """The message and the options that help, for the command line."""
-        return f"{self} On the command line: {self.options}" if self.options else str(self)
+        if not self.options:
+            return str(self)
+        end = "" if str(self).endswith((".", "?")) else "."
+        return f"{self}{end} On the command line: {self.options}"
 
 
 def unknown(kind: str, name: str, known: Iterable[str], see: str = "", owner: str = "") -> AggMatchError:

@@ -23,21 +23,18 @@ from aggmatch.config import (
     sections,
 )
 from aggmatch.data import DataSettings, drawn_settings, is_own_images
-from aggmatch.devices import choose_device
 from aggmatch.errors import unknown
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
-from aggmatch.models.pretrained import BackboneUse, weights_installed
+from aggmatch.models.pretrained import BackboneUse
+from aggmatch.own_recipe import own_recipe
 from aggmatch.recipes import (
     ANY,
     DATA,
-    FOLDER,
-    FROM_SCRATCH,
     METHOD,
     NAMED,
     NAMED_ON,
     OWN,
-    PHOTOS,
     PREFERRED,
     SHARES,
 )
@@ -222,6 +219,17 @@ def resolve(changes: Changes, *, recipes: bool = True) -> RunSettings:
     return replace(settings, train=often_enough(settings.train, fixed))
 
 
+def resolve_quick(layers: Sequence[Layer]) -> RunSettings:
+    """Return settings as `resolve` does, but with frozen features where images of your own would be fine-tuned.
+
+    It is for many short runs in a row. A use of the backbone that a layer chooses stays.
+    """
+    settings = resolve(layers)
+    if settings.train.backbone != "finetune" or any("train.backbone" in layer.values for layer in layers):
+        return settings
+    return resolve([Layer("many short runs", {"train.backbone": "frozen"}), *layers])
+
+
 def default_recipe(data: str, method: str, use: str | None) -> str:
     """Return the name of the recipe that a run has by default. use: of its backbone."""
     if use == "frozen":
@@ -281,18 +289,8 @@ def fitted(named: Layer, steps: object) -> Layer:
 
 
 def recipe_of_data(data: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe of a data set.
-
-    That of images of your own depends on what is installed: pretrained and frozen if there are weights, else from
-    scratch. A network or use of the backbone that the user has chosen stays.
-    """
-    if not is_own_images(data):
-        return DATA.get(data, {})
-    model, train, runtime = (chosen.get(section, {}) for section in ("model", "train", "runtime"))
-    if "name" not in model and train.get("backbone", "frozen") != "scratch" and weights_installed():
-        return FOLDER | PHOTOS
-    device = choose_device(str(runtime.get("device", RuntimeSettings.device))).type
-    return FOLDER | FROM_SCRATCH[device]
+    """Return the recipe of a data set. chosen: nested settings, on which that of images of your own depends."""
+    return own_recipe(data, chosen) if is_own_images(data) else DATA.get(data, {})
 
 
 def with_absolute_paths(layer: Layer) -> Layer:

@@ -152,6 +152,7 @@ def untested(run, photos) -> Path:
     code, out, err = run("train", "photos", "--set", "data.holdout=0", "--out", "run", *QUICK)
     assert code == 0, err
     assert out.startswith("2 classes: dress 5, hat 5; 6 unlabelled; no test images.\n")
+    assert re.match(r".* is trained from scratch, .* steps: about \d", out.splitlines()[1])
     assert "accuracy not measured, without test images" in out
     assert "Warning: There are no test images" in err
     return photos.parent / "run"

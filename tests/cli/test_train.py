@@ -143,7 +143,7 @@ def test_a_json_configuration_may_not_name_code_but_a_toml_file_may(run, trained
         ("models", ["wrn-DEPTH-WIDTH", "small-WIDTH", "aggmatch"]),
         ("views", ["weak", "strong", "large_crop"]),
         ("figures", ["accuracy", "confusion", "training"]),
-        ("recipes", ["wrn-28-8", "own images, pretrained", "cold-start", "method.warmup"]),
+        ("recipes", ["wrn-28-8", "own images, frozen", "cold-start", "method.warmup"]),
         ("settings", ["method.similarity_temperature", "0.05", "τ_sim", "optim.lr"]),
     ],
 )

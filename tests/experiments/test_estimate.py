@@ -130,7 +130,7 @@ def test_a_quick_step_is_measured_whole(plan):
 def test_a_slow_step_is_measured_on_a_part_of_its_batch(plan, monkeypatch):
     batches = []
 
-    def slow(settings, device, *, warm, steps):
+    def slow(settings, data, split, device, *, warm, steps):
         batches.append(settings.train.batch)
         return 2.0 * settings.train.batch
 

@@ -178,9 +178,3 @@ def test_features_are_standardised_by_those_of_the_training_images():
     layer, features = Standardize(2), torch.tensor([[0.0, 5.0], [2.0, 5.0]])
     layer.fit(features)
     torch.testing.assert_close(layer(features), torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
-
-
-def test_a_missing_timm_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(__import__("sys").modules, "timm", None)
-    with pytest.raises(AggMatchError, match=r"timm:resnet18"):
-        build_network("timm:resnet18", channels=3, classes=2)

@@ -42,4 +42,4 @@ def test_a_report_of_one_run_enters_few_of_our_files(tmp_path):
     assert done.returncode == 0, done.stderr
     entered = done.stdout.split()
     assert str(SOURCE / "report/page.py") in entered
-    assert len(entered) <= MOST, entered
+    assert len(entered) <= MOST, "\n".join(entered)

@@ -139,10 +139,24 @@ def test_an_old_split_without_its_test_images_says_so(photos: Path, tmp_path: Pa
         start(settings_from(tmp_path / "a"), tmp_path / "b")
 
 
-def test_other_classes_cannot_start_from_a_run(photos: Path, tmp_path: Path):
+def test_a_new_class_starts_with_a_new_row_of_the_classifier(photos: Path, tmp_path: Path):
+    earlier = complete(start(settings(photos), tmp_path / "a"))
+    (photos / "lines").mkdir()
+    for file in sorted((photos / "unlabeled").glob("rows-*"))[:2]:
+        file.rename(photos / "lines" / file.name)
+    run = start(settings_from(tmp_path / "a"), tmp_path / "b")
+    assert run.data.classes == ("columns", "lines", "rows")
+    for before, now in ((earlier.state.online, run.state.online), (earlier.state.average, run.state.average)):
+        assert torch.equal(now.classifier.weight[[0, 2]], before.classifier.weight)
+        assert torch.equal(now.classifier.bias[[0, 2]], before.classifier.bias)
+    complete(run)
+
+
+def test_a_run_with_no_class_in_common_cannot_be_started_from(photos: Path, tmp_path: Path):
     complete(start(settings(photos), tmp_path / "a"))
-    (photos / "rows").rename(photos / "lines")
-    with pytest.raises(AggMatchError, match="its classes are columns, rows, but now they are columns, lines"):
+    for name in CLASSES:
+        (photos / name).rename(photos / f"new {name}")
+    with pytest.raises(AggMatchError, match="its classes are columns, rows, but now they are new columns, new rows"):
         start(settings_from(tmp_path / "a"), tmp_path / "b")
     assert not (tmp_path / "b").exists()
 

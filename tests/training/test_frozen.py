@@ -12,7 +12,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.inference.model import Snapshot, TrainedModel
 from aggmatch.methods import METHODS
 from aggmatch.runs.folder import RunFolder
-from aggmatch.settings import RunSettings, resolve
+from aggmatch.settings import RunSettings
 from aggmatch.training.run import Run, resume, start
 from aggmatch.validate import InvalidValue
 
@@ -112,20 +112,3 @@ def test_a_frozen_model_is_exported_with_its_backbone(toy_data: DataSet, tmp_pat
 
     run = complete(start(settings("fixmatch", train__steps=4), tmp_path / "run", data=toy_data))
     assert to_onnx(TrainedModel.load(run.folder.path, allow=[BACKBONE]))  # compares the predictions itself
-
-
-def test_a_folder_of_images_is_learned_on_frozen_features_if_weights_are_installed(tmp_path: Path):
-    chosen = resolve({"data.name": str(tmp_path)})
-    assert (chosen.model.name, chosen.train.backbone, chosen.recipe) == ("efficientnet-lite0", "frozen", "frozen")
-    assert chosen.train.steps < 2000
-
-
-@pytest.mark.parametrize("changes", [{"model.name": "wrn-28-2"}, {"train.backbone": "scratch"}])
-def test_a_chosen_network_is_trained_from_scratch(tmp_path: Path, changes: dict[str, object]):
-    assert resolve({"data.name": str(tmp_path), **changes}).train.backbone == "scratch"
-
-
-def test_without_weights_a_folder_is_learned_from_scratch_in_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("aggmatch.settings.weights_installed", lambda: False)
-    chosen = resolve({"data.name": str(tmp_path), "runtime.device": "cpu"})
-    assert (chosen.model.name, chosen.train.backbone, chosen.train.steps) == ("small-32", "scratch", 2000)

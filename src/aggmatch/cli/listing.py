@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from aggmatch.errors import unknown
 from aggmatch.methods import METHODS, load_method
 from aggmatch.models import MODELS
 from aggmatch.models.registry import FAMILIES
-from aggmatch.recipes import DATA, FOLDER, FROM_SCRATCH, METHOD, NAMED, NAMED_ON, OWN, PHOTOS
+from aggmatch.own_recipe import recipe_of_use
+from aggmatch.recipes import DATA, METHOD, NAMED, NAMED_ON, OWN
 from aggmatch.registry import Registry, is_code
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.tables import Table
@@ -73,8 +75,9 @@ def figures() -> Table:
 
 def recipes() -> Table:
     """Defaults of data sets, of methods on them, and named recipes with the paper's value of each setting."""
-    folders = {f"{OWN}, pretrained": FOLDER | PHOTOS}
-    folders |= {f"{OWN}, from scratch, {device}": FOLDER | values for device, values in FROM_SCRATCH.items()}
+    folders = {f"{OWN}, frozen": recipe_of_use("frozen", "cpu")}
+    for use, device in product(("finetune", "scratch"), ("cpu", "cuda")):
+        folders[f"{OWN}, {use}, {device}"] = recipe_of_use(use, device)
     tables = {(name, ""): values for name, values in (DATA | folders).items()} | METHOD
     rows = [
         ["paper", data, method or "all", key, value, None]

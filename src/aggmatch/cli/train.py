@@ -98,10 +98,10 @@ def train(
         if resume:
             run = loop.resume(out, layers, download=download, allow=allow_code or (), processes=processes)
             if not run.finished:
-                say_what_was_read(run.settings, run.data, run.split, quiet=quiet)
+                say_what_was_read(run.settings, run.data, run.split, quiet=quiet, timed=False)
         else:
             settings = resolve(with_split(layers))
-            on_read = partial(say_what_was_read, settings, quiet=quiet)
+            on_read = partial(say_what_was_read, settings, quiet=quiet, timed=not processes.divides)
             run = loop.start(settings, out, download=download, on_read=on_read, processes=processes)
         if run.state.inputs.rows is not None and not run.finished:
             say_where_images_are(run, quiet=quiet)
@@ -110,8 +110,11 @@ def train(
             print_summary(run)
 
 
-def say_what_was_read(settings: "RunSettings", data: "DataSet", split: "Split", *, quiet: bool) -> None:
-    """Print what own images are and how they are learned, and warn about what looks wrong; nothing for other data."""
+def say_what_was_read(settings: "RunSettings", data: "DataSet", split: "Split", *, quiet: bool, timed: bool) -> None:
+    """Print what own images are and how they are learned, and warn about what looks wrong; nothing for other data.
+
+    timed: whether to measure how long the run will take, and say it.
+    """
     from aggmatch.console import say
     from aggmatch.data import is_own_images
     from aggmatch.data.own.summary import describe, doubts
@@ -120,25 +123,31 @@ def say_what_was_read(settings: "RunSettings", data: "DataSet", split: "Split", 
     if not is_own_images(settings.data.name):
         return
     say(f"{describe(data, split)}.", quiet=quiet)
-    say(how_it_learns(settings), quiet=quiet)
     for doubt in [*doubts(data, split), small_test(len(data.test))]:
         if doubt:
             say(f"Warning: {doubt}", error=True)
+    if not quiet:
+        from aggmatch.experiments.forecast import forecast
+
+        say(how_it_learns(settings, f": {forecast(settings, data, split)}" if timed else ""))
 
 
-def how_it_learns(settings: "RunSettings") -> str:
-    """Return a sentence on the network of a run and its length."""
+def how_it_learns(settings: "RunSettings", time: str = "") -> str:
+    """Return a sentence on the network of a run and its length, and one on how to get a better network.
+
+    time: the end of the first sentence, on the time that it takes.
+    """
     from aggmatch.models.pretrained import HINT, weights_installed
 
     name, steps = short_name(settings.model.name), f"{settings.train.steps:,} steps"
     match settings.train.backbone:
         case "frozen":
-            return f"{name} is pretrained and frozen: its features are computed once, then {steps} train a classifier."
+            return f"{name} is pretrained and frozen; {steps} train a classifier on its features{time}."
         case "finetune":
-            return f"{name} is pretrained: {steps} train all its layers."
+            return f"{name} is pretrained; {steps} train all its layers{time}."
         case "scratch":
             more = "" if weights_installed() else f" Pretrained weights need far fewer labels. {HINT}"
-            return f"{name} is trained from scratch, {steps}.{more}"
+            return f"{name} is trained from scratch, {steps}{time}.{more}"
 
 
 def say_where_images_are(run: "Run", *, quiet: bool) -> None:
@@ -153,7 +162,7 @@ def say_where_images_are(run: "Run", *, quiet: bool) -> None:
 def print_summary(run: "Run") -> None:
     """Print the result of a finished run and its folder."""
     from aggmatch.console import say
-    from aggmatch.runs.stats import FEW_TEST_IMAGES, median_of_last, wilson
+    from aggmatch.runs.stats import FEW_TEST_IMAGES, at_least_as_good, median_of_last, wilson
 
     summary, records = run.folder.result(), run.folder.records()
     assert summary is not None, "the run is finished"
@@ -174,10 +183,9 @@ def print_summary(run: "Run") -> None:
         f"{summary['seconds']:.0f} s."
     )
     if probes := summary.get("probes"):
-        best = max(probes, key=probes.__getitem__)
-        simpler = " Use the simpler one." if accuracy is not None and probes[best] >= accuracy else ""
-        listed = ", ".join(f"{name} {value:.2f} %" for name, value in probes.items())
-        say(f"On the same features and labels: {listed}.{simpler}")
+        say(f"On the same features and labels: {', '.join(f'{name} {value:.2f} %' for name, value in probes.items())}.")
+        if images >= FEW_TEST_IMAGES and (simpler := at_least_as_good(probes, accuracy)):
+            say(f"{simpler} is at least as good here, and simpler: use it (docs/pretrained.md).")
     say(f"Run folder: {run.folder.path}")
 
 

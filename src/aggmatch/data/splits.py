@@ -306,7 +306,10 @@ def _check_classes(data: DataSet, sizes: NDArray[np.int64]) -> None:
         raise AggMatchError(f"{data.name} needs at least two classes, got {len(data.classes)}.")
     if not sizes.all():
         name = data.classes[int(sizes.argmin())]
-        raise AggMatchError(f"Class '{name}' of {data.name} has no labelled training image. Label some of each class.")
+        raise AggMatchError(
+            f"Class '{name}' of {data.name} has no labelled training image. Label some of each "
+            f"class, or remove the class."
+        )
 
 
 def _labeled_counts(data: DataSet, sizes: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:

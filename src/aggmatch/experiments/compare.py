@@ -14,10 +14,13 @@ from aggmatch.experiments.planned import PlannedRun
 from aggmatch.files import write_atomically
 from aggmatch.methods import load_method
 from aggmatch.registry import short_name
+from aggmatch.runs.stats import at_least_as_good
 from aggmatch.runs.stored import StoredRun
-from aggmatch.settings import RunSettings, resolve
+from aggmatch.settings import RunSettings, resolve_quick
 from aggmatch.tables import Table, mean_and_deviation
 
+SAME = " (same features)"
+"""End of the names of classic learners in the table."""
 FIXED = {
     "method.name": ("which trains several", "Name them with --methods."),
     "data.fold": ("which trains several", "--folds N takes 0 to N - 1."),
@@ -36,7 +39,7 @@ def plan(methods: Sequence[str], folds: int, layers: Sequence[Layer]) -> list[Ru
             if key in layer.values:
                 raise AggMatchError(f"{key} cannot be set for a comparison, {reason} (from {layer.source}). {instead}")
     return [
-        resolve([*layers, Layer("the comparison", {"method.name": method, "data.fold": fold})])
+        resolve_quick([*layers, Layer("the comparison", {"method.name": method, "data.fold": fold})])
         for method in methods
         for fold in range(folds)
     ]
@@ -121,16 +124,16 @@ def probes(runs: Sequence[StoredRun]) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
     for run in runs:
         for name, accuracy in run.probes.items():
-            found.setdefault(f"{name} (same features)", {})[run.fold] = accuracy
+            found.setdefault(name + SAME, {})[run.fold] = accuracy
     return found
 
 
 def recommend(table: Table) -> str | None:
-    """Return advice to use a classic learner, if it is the best row of a comparison."""
-    best = str(table.rows[0][0])
-    if "(same features)" not in best:
-        return None
-    return f"The best is {best}: no method is better here. Use it, it is simpler."
+    """Return advice to use a classic learner, if none of the methods of a comparison is better."""
+    means = {str(row[0]): float(row[1]) for row in table.rows}
+    methods = [mean for name, mean in means.items() if SAME not in name]
+    best = at_least_as_good({name: mean for name, mean in means.items() if SAME in name}, max(methods))
+    return best and f"No method is better than {best.removesuffix(SAME)}: use it, it is simpler (docs/pretrained.md)."
 
 
 def write(table: Table, out: Path) -> list[Path]:

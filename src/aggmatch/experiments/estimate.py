@@ -12,7 +12,7 @@ import torch
 
 from aggmatch.bench.step import stand_in
 from aggmatch.bench.timing import time_calls
-from aggmatch.data import SOURCES
+from aggmatch.data import SOURCES, DataSet, Split
 from aggmatch.devices import choose_device, hardware
 from aggmatch.experiments.planned import PlannedRun
 from aggmatch.experiments.reproduce import Plan, describe_missing
@@ -119,25 +119,30 @@ def logged_seconds(run: PlannedRun) -> float | None:
     return float((last["seconds"] - first["seconds"]) / (last["step"] - first["step"]))
 
 
-def measure(settings: RunSettings) -> StepPace:
-    """Measure the pace of training steps on random images of the right shape, without evaluations."""
+def measure(settings: RunSettings, given: tuple[DataSet, Split] | None = None, patience: float = PATIENCE) -> StepPace:
+    """Measure the pace of training steps, without evaluations.
+
+    given: images and their labels; None for random images of the right shape. patience: see `PATIENCE`.
+    """
     device = choose_device(settings.runtime.device)
+    data, split = given or stand_in(settings, FEW + (settings.data.labels or 0))
     if device.type == "cuda":
-        return StepPace(time_steps(settings, device, warm=5, steps=20), WHOLE)
+        return StepPace(time_steps(settings, data, split, device, warm=5, steps=20), WHOLE)
     batch = -(-settings.train.batch // SHARE)
     if load_method(settings.method_name).balanced:
-        classes = len(SOURCES.load(settings.data.name).classes)
-        batch = -(-batch // classes) * classes
-    part = time_steps(replace(settings, train=replace(settings.train, batch=batch)), device, warm=1, steps=1)
-    whole = part * settings.train.batch / batch
-    if whole > PATIENCE:
+        batch = -(-batch // len(data.classes)) * len(data.classes)
+    small = replace(settings, train=replace(settings.train, batch=batch))
+    whole = time_steps(small, data, split, device, warm=1, steps=1) * settings.train.batch / batch
+    if whole > patience:
         return StepPace(whole, PART)
-    return StepPace(time_steps(settings, device, warm=1, steps=3), WHOLE)
+    return StepPace(time_steps(settings, data, split, device, warm=1, steps=3), WHOLE)
 
 
-def time_steps(settings: RunSettings, device: torch.device, *, warm: int, steps: int) -> float:
+def time_steps(
+    settings: RunSettings, data: DataSet, split: Split, device: torch.device, *, warm: int, steps: int
+) -> float:
     """Median seconds of a step, after `warm` steps that do not count."""
-    trainer = Trainer(settings, *stand_in(settings, FEW + (settings.data.labels or 0)), device)
+    trainer = Trainer(settings, data, split, device)
     for _ in range(warm):
         trainer.step()
     return time_calls(trainer.step, device, steps).median

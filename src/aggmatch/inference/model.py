@@ -17,7 +17,7 @@ from aggmatch.data import DataSet, Images, Split, load_for
 from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
-from aggmatch.evaluation import Evaluation, evaluate, predict, prepare
+from aggmatch.evaluation import Evaluation, evaluate, evaluating, predict, prepare
 from aggmatch.methods import Method, build_modules
 from aggmatch.models import Network, images_at_once
 from aggmatch.models.pretrained import freeze
@@ -29,8 +29,6 @@ from aggmatch.validate import Count, Natural, Range, require
 
 if TYPE_CHECKING:
     from aggmatch import Report
-
-if TYPE_CHECKING:
     from aggmatch.inference.inputs import ImagesLike
 
 
@@ -108,6 +106,22 @@ class TrainedModel:
             )
         return predict(self.method, self.network, images, threads=self.settings.runtime.threads)
 
+    def features(self, images: "Tensor | ImagesLike") -> Tensor:
+        """Return features, (N, D) on the CPU: of the frozen backbone, or else those before the last layer.
+
+        images: see `predict`. Example: `LogisticRegression().fit(model.features(files), labels)`.
+        """
+        if not isinstance(images, Tensor):
+            from aggmatch.inference.inputs import listed, pixel_batches
+
+            parts = pixel_batches(listed(images), self.side, self.network.channels)
+            return torch.cat([self.features(part) for part in parts])
+        if self.network.frozen is not None:
+            from aggmatch.features import embed_all
+
+            return embed_all(self.network, images)
+        return learned_features(self.network, images, self.settings.runtime.threads)
+
     def predict_files(self, files: Sequence[Path]) -> Iterator[tuple[Path, Tensor]]:
         """Yield each file that can be read with its class probabilities, (Y,); images are scaled as in training."""
         from aggmatch.data.own.pixels import decode_all
@@ -141,6 +155,13 @@ class TrainedModel:
         from aggmatch import show_report  # a layer above this one
 
         return show_report(self)
+
+
+def learned_features(network: Network, pixels: Tensor, threads: int) -> Tensor:
+    """Return the features v of a trained network, (N, D), on the CPU."""
+    with evaluating(network, threads) as device:
+        batches = pixels.split(images_at_once(pixels.shape[-1]))
+        return torch.cat([network(batch.to(device)).feature.cpu() for batch in batches])
 
 
 @dataclass(frozen=True)

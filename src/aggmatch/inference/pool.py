@@ -18,10 +18,10 @@ from aggmatch.data.registry import has_test_folder, load_for
 from aggmatch.data.splits import read_content
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
-from aggmatch.evaluation import evaluating, predict
+from aggmatch.evaluation import predict
 from aggmatch.features import FeatureStore
-from aggmatch.inference.model import Snapshot, TrainedModel
-from aggmatch.models import Network, build_network, images_at_once
+from aggmatch.inference.model import Snapshot, TrainedModel, learned_features
+from aggmatch.models import Network, build_network
 from aggmatch.models.pretrained import HINT
 from aggmatch.models.registry import load_backbone
 from aggmatch.runs.folder import RunFolder
@@ -70,7 +70,7 @@ def pool_of_folder(settings: RunSettings) -> Pool:
     from aggmatch.data.own.images import read_unsorted
 
     data, runtime = settings.data, settings.runtime
-    if settings.train.backbone != "frozen":
+    if settings.train.backbone == "scratch":
         raise AggMatchError(
             f"Before any training, images are compared by features of a pretrained network, and none is chosen. {HINT} "
             f"Or train first, and name the run instead of the folder."
@@ -136,13 +136,6 @@ def pool_of_run(
     return Pool(
         settings, data.train, data.classes, labeled, labels, features.float(), aligned(probs, model, data), tested
     )
-
-
-def learned_features(network: Network, pixels: Tensor, threads: int) -> Tensor:
-    """Return the features v of a trained network, (N, D), on the CPU."""
-    with evaluating(network, threads) as device:
-        batches = pixels.split(images_at_once(pixels.shape[-1]))
-        return torch.cat([network(batch.to(device)).feature.cpu() for batch in batches])
 
 
 def early_features(folder: RunFolder, settings: RunSettings, pixels: Tensor) -> Tensor:

@@ -1,13 +1,14 @@
 """From the name of a network to the network."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from torch import Tensor, nn
 
 from aggmatch.config import Range, Settings
 from aggmatch.errors import AggMatchError
+from aggmatch.models.from_timm import TIMM, timm_builder
 from aggmatch.models.network import Network, Standardize, feature_width
 from aggmatch.models.pretrained import BackboneUse, freeze, load_pretrained
 from aggmatch.registry import Registry, is_code
@@ -34,9 +35,6 @@ MODELS: Registry[type[nn.Module]] = Registry(
     wanted="a class or function that takes (channels, classes) and returns a torch.nn.Module",
 )
 """All backbones that have a name."""
-
-TIMM = "timm:"
-"""Names that start with this are networks of timm, if it is installed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,28 +104,3 @@ def build_backbone(name: str, channels: int, classes: int) -> nn.Module:
     if not isinstance(backbone, nn.Module):
         raise AggMatchError(f"Cannot use network '{name}': it returned {backbone!r:.80}. It must be {MODELS.wanted}.")
     return backbone
-
-
-def timm_builder(name: str) -> Callable[[int, int], nn.Module]:
-    """Return a function (channels, classes) → backbone of timm, without weights."""
-    try:
-        import timm  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except (Exception, SystemExit) as error:  # a torchvision that does not fit torch raises RuntimeError
-        raise AggMatchError(f"Cannot import timm for model.name={TIMM}{name}: {error}") from error
-
-    def build(channels: int, classes: int) -> nn.Module:
-        backbone: nn.Module = timm.create_model(name, num_classes=0, in_chans=channels)
-        config: Mapping[str, Any] = backbone.pretrained_cfg  # type: ignore[assignment]
-        facts = {"pixel_mean": config["mean"], "pixel_deviation": config["std"]}
-        facts |= {"side": config["input_size"][-1], "features": backbone.num_features}
-
-        def installed_weights() -> Mapping[str, Tensor]:
-            """The weights in timm's cache, which it downloads if they are missing."""
-            state: Mapping[str, Tensor] = timm.create_model(name, True, num_classes=0, in_chans=channels).state_dict()
-            return state
-
-        for fact, value in {**facts, "installed_weights": installed_weights}.items():
-            setattr(backbone, fact, value)
-        return backbone
-
-    return build

@@ -29,7 +29,7 @@ from aggmatch.page.crossval import cross_validate, gain_of_doubling
 from aggmatch.page.result import Doubtful, Estimate, Result, Round, write_json
 from aggmatch.progress import Progress, listening
 from aggmatch.runs.stats import wilson
-from aggmatch.settings import RunSettings, resolve
+from aggmatch.settings import RunSettings, resolve_quick
 from aggmatch.training.inputs import FeatureInputs
 from aggmatch.training.run import Run, start
 
@@ -74,7 +74,7 @@ def settings_of(folder: str, labels: Path | None, changes: Iterable[tuple[str, d
     own = {"data.name": folder, "data.holdout": 0, "runtime.snapshots": [1.0], "train.evaluate_every": 2**20}
     if labels:
         own["data.labels_file"] = str(labels)
-    return resolve([Layer("the label page", own), *(Layer(source, values) for source, values in changes)])
+    return resolve_quick([Layer("the label page", own), *(Layer(source, values) for source, values in changes)])
 
 
 # Before the first labels ------------------------------------------------------------------------------------------

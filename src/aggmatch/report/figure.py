@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
+from aggmatch.data import is_own_images
 from aggmatch.data.images import UNKNOWN
 from aggmatch.errors import AggMatchError
 from aggmatch.report.style import (
@@ -242,6 +243,11 @@ def pairs_among(classes: Sequence[str]) -> list[tuple[int, int]]:
         for first, second in CONFUSED_PAIRS
         if first in classes and second in classes
     ]
+
+
+def pairs_of(run: StoredRun, classes: Sequence[str]) -> list[tuple[int, int]]:
+    """Confused pairs that the data set of a run has; none on images of your own, which the paper does not know."""
+    return [] if is_own_images(run.settings.data.name) else pairs_among(classes)
 
 
 def name_classes(axes: Axes, classes: Sequence[str], side: float = 2.0) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -26,9 +26,12 @@ from aggmatch.report import figures, summary, test_results, warnings
 from aggmatch.report.figure import Panel, looks, svg
 from aggmatch.report.pseudo_labels import explains, no_snapshots
 from aggmatch.report.test_results import Progress, silent
-from aggmatch.runs.stats import best_pairs, conditions, first_of_groups, grouped
+from aggmatch.runs.stats import FEW_TEST_IMAGES, best_pairs, conditions, first_of_groups, grouped, tested_classes
 from aggmatch.runs.stored import StoredRun, read_runs
 from aggmatch.tables import duration, plural
+
+if TYPE_CHECKING:
+    from aggmatch.report.to_label import ToLabel
 
 PAUSE = 4
 """Seconds between two checks of watched runs, and after which an open page reloads itself."""
@@ -83,6 +86,7 @@ def page(
         research=[chapter for chapter in chapters if chapter.anchor in RESEARCH],
         tables=tables,
         own_images=own_images,
+        to_label=to_label(runs[0]) if own_images and len(runs) == 1 and not quick else None,
         thresholds=test_results.THRESHOLDS,
         left_out=[] if quick else [reason for run in firsts for reason in left_out(run)],
         class_tables=list(class_tables(runs)) if ranked else [],
@@ -151,6 +155,7 @@ def view(run: StoredRun, color: str) -> dict[str, Any]:
         "run": run,
         "color": color,
         "images": images,
+        "enough": images is None or images >= FEW_TEST_IMAGES,
         "right": summary.correct(run.accuracy, images),
         "interval": summary.interval_of(run.accuracy, images),
         "precision": run.pseudo_labels("precision"),
@@ -158,6 +163,13 @@ def view(run: StoredRun, color: str) -> dict[str, Any]:
         "settings": summary.setting_rows(run),
         "command": summary.command(run),
     }
+
+
+def to_label(run: StoredRun) -> "ToLabel | None":
+    """What to label next after a run on images of your own."""
+    from aggmatch.report.to_label import find_to_label  # features and views, which other pages do not need
+
+    return find_to_label(run)
 
 
 def collect_warnings(runs: Sequence[StoredRun]) -> list[tuple[warnings.RunWarning, list[str]]]:
@@ -259,7 +271,7 @@ def class_tables(runs: Sequence[StoredRun]) -> Iterator[ClassTable]:
         groups = grouped(members)
         rows = [
             (name, [sum(run.class_accuracy[name] for run in group) / len(group) for group in groups.values()])
-            for name in members[0].class_accuracy
+            for name in tested_classes(members)
         ]
         yield ClassTable(condition, list(groups), rows)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from aggmatch.config import differences, flatten, parse_value
+from aggmatch.data import is_own_images
 from aggmatch.errors import AggMatchError
 from aggmatch.methods import load_method
 from aggmatch.runs.stats import Interval, conditions, grouped, mean_and_spread, recipe_of, wilson
@@ -54,7 +55,8 @@ def interval_of(accuracy: float | None, images: int | None) -> Interval | None:
 def verdict(run: StoredRun) -> str:
     """What a run achieved and how far to trust it."""
     task = f"{run.data_name} from {plural(run.labels or 0, 'label')}"
-    method = f"{run.method} with the {run.settings.recipe} recipe"
+    own = is_own_images(run.settings.data.name)
+    method = run.method if own else f"{run.method} with the {run.settings.recipe} recipe"
     state = f"{method} learned {task}"
     if not run.finished:
         state = f"{method} is learning {task}, at step {run.steps:,} of {run.settings.train.steps:,}"
@@ -64,10 +66,8 @@ def verdict(run: StoredRun) -> str:
     images = test_images(run)
     interval = interval_of(run.accuracy, images)
     sure = f" (95 % interval {interval})" if interval else ""
-    sentence = (
-        f"{state}: after step {run.length.steps:,} its {NETWORKS[run.settings.train.evaluated]} is right on "
-        f"{run.accuracy:.2f} % {of_images(images)}{sure}{since(run)}."
-    )
+    who = "it" if own else f"after step {run.length.steps:,} its {NETWORKS[run.settings.train.evaluated]}"
+    sentence = f"{state}: {who} is right on {run.accuracy:.2f} % {of_images(images)}{sure}{since(run)}."
     precision = run.pseudo_labels("precision")
     if precision is None:
         return sentence

@@ -243,9 +243,9 @@ def lagging_average(run: StoredRun) -> RunWarning | None:
 
 def unfilled_memory(run: StoredRun) -> RunWarning | None:
     """Rings of the method's memory, one for each class, that never filled."""
-    classes = list(run.class_accuracy)
-    slots = load_method(run.settings.method_name).memory_slots(run.settings.method, len(classes))
     fill: list[int] = next((record["queue_fill"] for record in reversed(run.records) if "queue_fill" in record), [])
+    classes = run.class_names(len(fill)) if run.finished and len(fill) > 1 else []  # a single ring is for all classes
+    slots = load_method(run.settings.method_name).memory_slots(run.settings.method, len(classes))
     if not classes or not len(classes) == len(slots) == len(fill):
         return None
     rings = list(zip(classes, fill, slots, strict=True))

@@ -105,12 +105,26 @@ def small_test(images: int) -> str:
     )
 
 
+def at_least_as_good(probes: Mapping[str, float], accuracy: float | None) -> str | None:
+    """Return the best classic learner if its accuracy is not below that of a run or method; else None.
+
+    Example: `at_least_as_good({"LabelSpreading": 60.0}, 60.0)` is "LabelSpreading".
+    """
+    best = max(probes, key=probes.__getitem__, default=None)
+    return best if best is not None and accuracy is not None and probes[best] >= accuracy else None
+
+
 def mean_and_spread(values: Sequence[float]) -> str:
     """Mean ± sample standard deviation in percent, with the number of runs if there are several."""
     return f"{show_mean(values)} %" + (f" ({len(values)} runs)" if len(values) > 1 else "")
 
 
 # Settings ---------------------------------------------------------------------------------------------------------
+
+
+def tested_classes(runs: "Sequence[StoredRun]") -> list[str]:
+    """Names of the classes whose accuracy every run knows."""
+    return [name for name in runs[0].class_accuracy if all(name in run.class_accuracy for run in runs)]
 
 
 def recipe_of(settings: RunSettings, *, steps: int | None = None) -> RunSettings:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.registry import short_name
 from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder
-from aggmatch.runs.stats import Length, Median, describe_noise, median_of_last, unique_names
+from aggmatch.runs.stats import Length, Median, at_least_as_good, describe_noise, median_of_last, unique_names
 from aggmatch.settings import RunSettings
 from aggmatch.validate import Natural
 
@@ -128,9 +129,17 @@ class StoredRun:
 
     @property
     def class_accuracy(self) -> Mapping[str, float]:
-        """Accuracy of each class in percent; empty for an unfinished run."""
+        """Accuracy in percent of each class that has test images; empty for an unfinished run."""
         accuracies: Mapping[str, float] = self.summary.get("class_accuracy", {}) if self.summary else {}
         return accuracies
+
+    def class_names(self, count: int) -> list[str]:
+        """Names of its `count` classes, or their numbers if nothing tells their names."""
+        names = list(self.class_accuracy)
+        if len(names) != count:  # not all of them have test images
+            with suppress(AggMatchError):
+                names = list(self.data().classes)
+        return names if len(names) == count else [str(number) for number in range(count)]
 
     @property
     def probes(self) -> Mapping[str, float]:
@@ -141,8 +150,7 @@ class StoredRun:
     @property
     def better_probe(self) -> str | None:
         """The best classic learner on the same features, if it is at least as good as the run."""
-        best = max(self.probes, key=self.probes.__getitem__, default=None)
-        return best if best and self.accuracy is not None and self.probes[best] >= self.accuracy else None
+        return at_least_as_good(self.probes, self.accuracy)
 
     def pseudo_labels(self, name: str) -> float | None:
         """A pseudo-label value at the last log step in percent, such as "precision"; None if there is none."""

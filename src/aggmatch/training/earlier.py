@@ -2,7 +2,7 @@
 it; and what has changed in a folder of images since.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,7 +125,8 @@ def stored_backbone(folder: RunFolder) -> Mapping[str, Tensor] | None:
 def take_networks(state: Trainer, folder: RunFolder, classes: tuple[str, ...]) -> None:
     """Copy both networks of a stored run into a run that has not begun.
 
-    classes: of the new run; they must be those of the stored one. Its newest checkpoint is taken, or else its model.
+    classes: of the new run. Of a class that the stored one does not have, the classifier starts anew. The newest
+    checkpoint is taken, or else the model.
     """
     saved = checkpoints.load_newest(folder.checkpoints)
     sections = ("online", "average")
@@ -134,19 +135,36 @@ def take_networks(state: Trainer, folder: RunFolder, classes: tuple[str, ...]) -
     if saved is None:
         raise AggMatchError(f"Cannot start from {folder.path}: it has neither a checkpoint nor a model yet.")
     before = tuple(saved.facts.get("classes", classes))
-    if before != classes:
+    if not set(before) & set(classes):
         raise AggMatchError(
             f"Cannot start from {folder.path}: its classes are {', '.join(before)}, but now they are "
             f"{', '.join(classes)}. Start without it (train.start_from)."
         )
     try:
         for network, section in zip((state.online, state.average), sections, strict=True):
-            network.load_state_dict(saved.section(section))
+            tensors = dict(saved.section(section))
+            if before != classes:
+                take_classes(tensors, network.classifier.state_dict(prefix="classifier."), before, classes)
+            network.load_state_dict(tensors)
     except RuntimeError as error:
         raise AggMatchError(
             f"Cannot start from {folder.path}: its networks do not fit {state.settings.model.name} with the method "
             f"{state.settings.method_name}. Start without it (train.start_from), or with the settings of that run."
         ) from error
+
+
+def take_classes(
+    tensors: dict[str, Tensor], fresh: Mapping[str, Tensor], before: Sequence[str], classes: Sequence[str]
+) -> None:
+    """Replace the tensors of a classifier by those of other classes, of which it keeps the rows that it has.
+
+    tensors: of a network with the classes `before`. fresh: of a new classifier for `classes`.
+    """
+    for key, tensor in fresh.items():
+        old, tensors[key] = tensors[key].to(tensor.device), tensor.clone()
+        for row, name in enumerate(classes):
+            if name in before:
+                tensors[key][row] = old[before.index(name)]
 
 
 def free_folder(path: Path) -> Path:

@@ -29,7 +29,8 @@ def check_data(data: DataSet, settings: RunSettings) -> None:
         raise AggMatchError(f"The data set is called '{data.name}', but data.name is '{settings.data.name}'.")
     if not len(data.test) and settings.data.holdout > 0:
         raise AggMatchError(
-            f"{data.name} has no test images, so no accuracy can be measured. Add test images, or train without them: "
-            f"data.holdout=0"
+            f"{data.name} has no test images, so no accuracy can be measured. Label at least two images of a class, "
+            f"add test images, or train without them: data.holdout=0",
+            options="--set data.holdout=0",
         )
     check_images(data.train.pixels)

@@ -1,5 +1,6 @@
 """The result of a finished run: the content of `summary.json`."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ def summarize(run: "Run", final: Evaluation) -> dict[str, Any]:
         "network": settings.train.evaluated,
         "accuracy": final.accuracy if tested else None,
         "accuracy_median_of_last_20": median.value if median else None,
-        "class_accuracy": dict(zip(run.data.classes, final.class_accuracy, strict=True)) if tested else {},
+        "class_accuracy": accuracy_by_class(run.data.classes, final) if tested else {},
         **({} if tested else {"accuracy_average": None, "accuracy_online": None}),
         **({"probes": probes} if probes else {}),
         **{key: value for key, value in numbers.items() if key.startswith(("accuracy_", "pseudo_"))},
@@ -43,6 +44,12 @@ def summarize(run: "Run", final: Evaluation) -> dict[str, Any]:
         "finished": timestamp(),
         "metrics_digest": digest(run.folder.metrics.read_bytes()),
     }
+
+
+def accuracy_by_class(classes: Sequence[str], final: Evaluation) -> dict[str, float]:
+    """Return the accuracy in percent of each class that has test images."""
+    columns = zip(classes, final.class_accuracy, final.class_sizes, strict=True)
+    return {name: accuracy for name, accuracy, images in columns if images}
 
 
 def timestamp() -> str:

@@ -126,7 +126,7 @@ class Trainer:
         online.exact = self.settings.train.exact_gradient
         online.normalize_by(data.train.pixels)
         online.to(self.device)
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" or self.settings.train.backbone == "finetune":  # depthwise layers need it on CPUs
             online.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         average = copy.deepcopy(online).requires_grad_(False)
         for network in (online, average):

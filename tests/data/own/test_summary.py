@@ -90,3 +90,8 @@ def test_training_without_unlabelled_or_test_images_is_doubted():
     assert not doubts(labeled, draw_split(labeled, DataSettings(name="photos", labels=2))), "the others are unlabelled"
     (doubt,) = doubts(data_set(GOOD.train, images([])))
     assert doubt.startswith("There are no test images")
+
+
+def test_classes_without_a_test_image_are_named():
+    (doubt,) = doubts(data_set(images([0, 0, 1, -1, -1]), images([0] * 20, 100)))
+    assert doubt.startswith("There is no test image of 'hat', so that")

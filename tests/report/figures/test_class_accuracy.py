@@ -12,9 +12,9 @@ from aggmatch.runs.stored import read_runs
 
 
 def test_pairs_stand_side_by_side_and_of_many_classes_the_worst_are_shown():
-    assert class_order(["dog", "frog", "cat"], np.zeros(3)) == [2, 0, 1]
+    assert class_order(["dog", "frog", "cat"], np.zeros(3), [(2, 0)]) == [2, 0, 1]
     many = [str(number) for number in range(100)]
-    assert class_order(many, np.arange(100.0)[::-1]) == list(range(99, 99 - MANY, -1))
+    assert class_order(many, np.arange(100.0)[::-1], []) == list(range(99, 99 - MANY, -1))
 
 
 def places(marks: Any) -> list[float]:

@@ -7,6 +7,7 @@ from tests.folders import write_folder
 
 from aggmatch.data.cifar import CIFAR10
 from aggmatch.evaluation import Evaluation
+from aggmatch.report.figure import pairs_among
 from aggmatch.report.figures import draw
 from aggmatch.report.figures.predictions import NUMBERED, confusion_shares, draw_confusion
 from aggmatch.runs.stored import StoredRun, read_runs
@@ -19,7 +20,7 @@ def test_confusion_is_in_percent_of_the_true_class():
 
 
 def test_confused_pairs_are_framed_both_ways():
-    (axes,) = draw_confusion(np.eye(10) * 100, CIFAR10.classes).axes
+    (axes,) = draw_confusion(np.eye(10) * 100, CIFAR10.classes, pairs_among(CIFAR10.classes)).axes
     frames = {(round(frame.get_y() + 0.5), round(frame.get_x() + 0.5)) for frame in axes.patches}  # type: ignore[attr-defined]
     cat, dog = CIFAR10.classes.index("cat"), CIFAR10.classes.index("dog")
     assert {(cat, dog), (dog, cat)} <= frames

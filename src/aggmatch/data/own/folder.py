@@ -122,12 +122,7 @@ def class_names(path: Path, root: Path) -> tuple[str, ...]:
         )
     classes = folders_of_classes(path, root)
     if len(classes) < 2:
-        raise AggMatchError(
-            f"{root} must have a folder of images for each of at least two classes, got {found(classes)}: "
-            f"{root}/CLASS/image.jpg, and {root}/{UNLABELED[0]}/image.jpg for images without a label. If the labels "
-            f"are in a table, name it: data.labels_file",
-            options=f"--labels-file {TABLE}",
-        )
+        raise too_few_classes(root, classes)
     for name in classes:
         if name != printable(name):
             raise AggMatchError(
@@ -135,6 +130,27 @@ def class_names(path: Path, root: Path) -> tuple[str, ...]:
                 f"Rename it."
             )
     return classes
+
+
+def too_few_classes(root: Path, classes: Sequence[str]) -> AggMatchError:
+    """Return the error for a folder with fewer than two folders of classes, with what its images could be."""
+    problem = f"{root} must have a folder of images for each of at least two classes, got {found(classes)}"
+    below = subfolders(root / classes[0]) if classes else []
+    if len(below) > 1:
+        return AggMatchError(f"{problem}, which has folders itself. Did you mean {printable(root / classes[0])}?")
+    loose = loose_images(root)
+    if loose and not classes:
+        return AggMatchError(
+            f"{problem}, but {plural(len(loose), 'image')} without a label. Label some in the browser (aggmatch "
+            f"label), or let aggmatch choose some and fill in a table (aggmatch suggest). If you have a table of "
+            f"labels, name it: data.labels_file",
+            options=f"aggmatch label {root}, aggmatch suggest {root}, --labels-file {TABLE}",
+        )
+    return AggMatchError(
+        f"{problem}: {root}/CLASS/image.jpg, and {root}/{UNLABELED[0]}/image.jpg for images without a label. If the "
+        f"labels are in a table, name it: data.labels_file",
+        options=f"--labels-file {TABLE}",
+    )
 
 
 def found(classes: Sequence[str]) -> str:
@@ -159,11 +175,15 @@ def list_known(folder: Path, classes: Sequence[str], owner: str) -> list[Labeled
     return list_labeled(folder, classes)
 
 
+def loose_images(folder: Path) -> list[Path]:
+    """Return the images directly in a folder; hidden ones are left out."""
+    return [entry for entry in folder.iterdir() if entry.suffix.lower() in SUFFIXES and entry.name[0] != "."]
+
+
 def warn_about_loose_images(*folders: Path) -> None:
     """Warn about images directly in one of these folders, which belong to no class."""
     for folder in dict.fromkeys(folders):
-        loose = [entry for entry in folder.iterdir() if entry.suffix.lower() in SUFFIXES and entry.name[0] != "."]
-        if loose:
+        if loose := loose_images(folder):
             warnings.warn(
                 f"Left out: {plural(len(loose), 'image')} directly in {folder}, without a class. To use them as "
                 f"unlabelled images, put them into {folder / UNLABELED[0]}.",

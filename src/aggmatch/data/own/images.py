@@ -14,7 +14,6 @@ from aggmatch.data.images import UNKNOWN, DataSet, Images
 from aggmatch.data.own.archive import NPZ, ZIP, Arrays, read_arrays, unpack
 from aggmatch.data.own.decode import printable
 from aggmatch.data.own.folder import (
-    TEST,
     Labeled,
     find_images,
     folder_layout,
@@ -90,7 +89,7 @@ def read_folder(
         kept_items = [items[position] for position in kept]
         hashed = [name_to_hash(item, root) for item in kept_items]
         train, test = hold_out(train, hashed, holdout, cache.folder if cache else None)
-    return checked(DataSet(name or str(path), train, test, classes, mirror=True), bool(tests) or holdout > 0)
+    return DataSet(name or str(path), train, test, classes, mirror=True)
 
 
 def read_unsorted(
@@ -129,20 +128,7 @@ def from_arrays(arrays: Arrays, name: str, holdout: float, folder: Path | None =
     train, test = arrays.train, arrays.test
     if test is None:
         train, test = hold_out(train, [str(number).encode() for number in range(len(train))], holdout, folder)
-    return checked(DataSet(name, train, test, arrays.classes, mirror=True), arrays.test is not None or holdout > 0)
-
-
-def checked(data: DataSet, with_test: bool) -> DataSet:
-    """Return the data set; raise `AggMatchError` if it should have a test set and a class has no test image."""
-    untested = sorted(set(range(len(data.classes))) - set(data.test.labels.tolist()))
-    if with_test and untested:
-        raise AggMatchError(
-            f"Class '{data.classes[untested[0]]}' of {data.name} has no test image. Put some into the folder "
-            f"{TEST[0]}/{data.classes[untested[0]]}, label at least two images of it, or train without test images: "
-            f"data.holdout=0",
-            options="--set data.holdout=0",
-        )
-    return data
+    return DataSet(name, train, test, arrays.classes, mirror=True)
 
 
 def read_labeled(

@@ -55,8 +55,15 @@ def doubts(data: DataSet, split: Split | None = None) -> list[str]:
             "All training images have a label: there are no unlabelled images to learn from, so a method can hardly be "
             "better than training on the labels alone."
         )
+    untested = sorted(set(range(len(data.classes))) - set(data.test.labels.tolist()))
     if not len(data.test):
         found.append("There are no test images: nobody will know how good the model is.")
+    elif untested:
+        names = some_of([f"'{data.classes[number]}'" for number in untested])
+        found.append(
+            f"There is no test image of {names}, so that the accuracy says nothing about "
+            f"{'it' if len(untested) == 1 else 'them'}. Label at least two images of each class, or add test images."
+        )
     return found
 
 

@@ -26,7 +26,7 @@ from aggmatch.report.figure import (
     looks,
     name_classes,
     new_figure,
-    pairs_among,
+    pairs_of,
     short_names,
     slug,
 )
@@ -34,7 +34,7 @@ from aggmatch.report.figures import Figure
 from aggmatch.report.pseudo_labels import PseudoLabeled, pseudo_labels_at
 from aggmatch.report.style import FOREGROUND, WRONG
 from aggmatch.report.test_results import discrepancy, test_predictions
-from aggmatch.runs.stats import conditions, first_of_groups, grouped
+from aggmatch.runs.stats import conditions, first_of_groups, grouped, tested_classes
 from aggmatch.runs.stored import StoredRun
 
 # Class accuracy -------------------------------------------------------------------------------------------------------
@@ -52,36 +52,36 @@ def class_accuracy(runs: Sequence[StoredRun]) -> Iterator[Panel]:
 
 def class_accuracy_panel(condition: str, runs: Sequence[StoredRun], by_run: Mapping[StoredRun, Look]) -> Panel:
     """Accuracy within each class of runs that can be compared."""
-    groups = grouped(runs)
-    accuracy = {name: class_accuracies(group) for name, group in groups.items()}
-    classes = list(runs[0].class_accuracy)
-    order = class_order(classes, np.mean([values.mean(0) for values in accuracy.values()], axis=0))
+    groups, classes = grouped(runs), tested_classes(runs)
+    accuracy = {name: class_accuracies(group, classes) for name, group in groups.items()}
+    paired = pairs_of(runs[0], classes)
+    order = class_order(classes, np.mean([values.mean(0) for values in accuracy.values()], axis=0), paired)
     repeated = any(len(group) > 1 for group in groups.values())
     networks = " and ".join(sorted({run.settings.train.evaluated for run in runs}))
     listed = ", ".join(f"{name} (n = {len(group)})" for name, group in groups.items())
     several = " A mark is the mean over runs; its bar spans from the lowest to the highest." if repeated else ""
     worst = f" Shown: the {MANY} of {len(classes)} classes with the lowest mean." if len(classes) > MANY else ""
-    pairs = " Pairs that the paper names as often confused are shaded." if pairs_among(classes) else ""
+    pairs = " Pairs that the paper names as often confused are shaded." if paired else ""
     look_of = {name: by_run[group[0]] for name, group in groups.items()}
     return Panel(
         f"class-accuracy-{slug(condition)}",
         f"Accuracy by class, {condition}",
         f"Test accuracy within each class of the saved model ({networks} network, last step): {listed}.{several}"
         f"{worst}{pairs}",
-        [Plot("", draw_class_accuracy(accuracy, look_of, classes, order))],
+        [Plot("", draw_class_accuracy(accuracy, look_of, classes, order, len(paired)))],
     )
 
 
-def class_accuracies(runs: Sequence[StoredRun]) -> NDArray[np.float64]:
+def class_accuracies(runs: Sequence[StoredRun], classes: Sequence[str]) -> NDArray[np.float64]:
     """Accuracy in percent, (runs, classes)."""
-    return np.array([list(run.class_accuracy.values()) for run in runs])
+    return np.array([[run.class_accuracy[name] for name in classes] for run in runs])
 
 
-def class_order(classes: Sequence[str], mean: NDArray[np.float64]) -> list[int]:
+def class_order(classes: Sequence[str], mean: NDArray[np.float64], pairs: Sequence[tuple[int, int]]) -> list[int]:
     """The classes to show in order: both of a confused pair next to each other; of many classes only the worst."""
     if len(classes) > MANY:
         return [int(number) for number in mean.argsort()[:MANY]]
-    paired = [number for pair in pairs_among(classes) for number in pair]
+    paired = [number for pair in pairs for number in pair]
     return paired + [number for number in range(len(classes)) if number not in paired]
 
 
@@ -91,13 +91,14 @@ def draw_class_accuracy(
     look_of: Mapping[str, Look],
     classes: Sequence[str],
     order: Sequence[int],
+    pairs: int = 0,
 ) -> Drawing:
-    """A row for each class, a mark for each group of runs."""
+    """A row for each class, a mark for each group of runs. pairs: number of pairs at the start, to be shaded."""
     figure = new_figure(PHONE, 0.9 + 0.27 * len(order))
     axes = figure.subplots()
     places = np.arange(len(order))
     if len(order) == len(classes):
-        for number in range(len(pairs_among(classes))):
+        for number in range(pairs):
             axes.axhspan(2 * number - 0.45, 2 * number + 1.45, color=FOREGROUND, alpha=0.06, linewidth=0)
     handles = {}
     for number, (name, values) in enumerate(accuracy.items()):
@@ -131,14 +132,15 @@ def confusion(runs: Sequence[StoredRun]) -> Iterator[Panel]:
 def confusion_panel(run: StoredRun) -> Panel:
     """True against predicted classes of a run's model."""
     result, classes = test_predictions(run), run.data().classes
-    pairs = " Frames mark pairs that the paper names as often confused." if pairs_among(classes) else ""
+    paired = pairs_of(run, classes)
+    pairs = " Frames mark pairs that the paper names as often confused." if paired else ""
     return Panel(
         f"confusion-{slug(run.name)}",
         f"Confusion, {run.name}",
         f"Share of the test images of a class (rows) by predicted class (columns), in percent; {len(result.labels):,} "
         f"images, {result.accuracy:.2f} % right. {run.describe()}, {run.settings.train.evaluated} network, "
         f"{run.model_words}.{pairs} {discrepancy(run)}".rstrip(),
-        [Plot("", draw_confusion(confusion_shares(result), classes))],
+        [Plot("", draw_confusion(confusion_shares(result), classes, paired))],
     )
 
 
@@ -149,8 +151,10 @@ def confusion_shares(result: Evaluation) -> NDArray[np.float64]:
 
 
 @house_style()
-def draw_confusion(shares: NDArray[np.float64], classes: Sequence[str]) -> Drawing:
-    """Right predictions on the diagonal in one colour, mistakes in another."""
+def draw_confusion(
+    shares: NDArray[np.float64], classes: Sequence[str], pairs: Sequence[tuple[int, int]] = ()
+) -> Drawing:
+    """Right predictions on the diagonal in one colour, mistakes in another. pairs: of classes, to be framed."""
     figure = new_figure(PHONE, 3.6)
     axes = figure.subplots()
     right = np.eye(len(classes), dtype=bool)
@@ -165,7 +169,7 @@ def draw_confusion(shares: NDArray[np.float64], classes: Sequence[str]) -> Drawi
                 color = "white" if share > 0.75 * highest[row, column] else FOREGROUND
                 text = f"{floor(share + 0.5)}" if share >= 0.5 else "<½"  # 0.5 is 1, not the nearest even number
                 axes.text(column, row, text, ha="center", va="center", size=7, color=color)
-    for first, second in pairs_among(classes):
+    for first, second in pairs:
         for row, column in ((first, second), (second, first)):
             axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=FOREGROUND, linewidth=1.2))
     return figure

@@ -9,7 +9,19 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from aggmatch.report.figure import MANY, PHONE, Look, Panel, Plot, house_style, legend, looks, new_figure, short, slug
+from aggmatch.report.figure import (
+    MANY,
+    PHONE,
+    Look,
+    Panel,
+    Plot,
+    house_style,
+    legend,
+    looks,
+    new_figure,
+    short,
+    slug,
+)
 from aggmatch.report.figures import Figure
 from aggmatch.report.figures.training import Quantity, describe_runs, draw_curves
 from aggmatch.report.style import ACCENT, FOREGROUND, MARKS
@@ -113,7 +125,7 @@ def class_shares(runs: Sequence[StoredRun]) -> Iterator[Panel]:
 def class_shares_panel(run: StoredRun, share: Values) -> Panel:
     """Shares of one run at the end."""
     given = np.bincount(run.drawn["labels"], minlength=len(share)) / len(run.drawn["labels"])
-    names = list(run.class_accuracy) or [str(number) for number in range(len(share))]
+    names = run.class_names(len(share))
     apart = 50 * float(np.abs(share - given).sum())
     return Panel(
         f"class-shares-{slug(run.name)}",

@@ -278,14 +278,14 @@ def queue_panel(run: StoredRun, steps: list[int], fill: Fill) -> Panel:
     most = slots or max(int(fill.max()), 1)
     each_has = f" of {slots:,}" if slots else ""
     room = f"{each_has} for each class" if rings > 1 else " in one ring for all classes"
-    names = list(run.class_accuracy) or [str(number) for number in range(rings)]
+    names = run.class_names(rings) if rings > 1 else ["all"]
     return Panel(
         f"queue-{slug(run.name)}",
         f"Queue, {run.name}",
         f"Filled slots of the queue,{room}, as the height of an area in its row. The queue starts empty; log steps "
         f"from {steps[0]:,} on are spaced logarithmically. The last count is on the right"
         f"{f'; {describe_full(steps, fill, slots)}' if slots else ''}. {run.describe()}.",
-        [Plot("", draw_queue(steps, fill, most, names if rings > 1 else ["all"]))],
+        [Plot("", draw_queue(steps, fill, most, names))],
     )
 
 

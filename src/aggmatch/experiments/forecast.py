@@ -1,0 +1,51 @@
+"""How long a run will take on this machine, said before it starts."""
+
+import torch
+
+from aggmatch.bench.timing import time_calls
+from aggmatch.data import DataSet, Split
+from aggmatch.devices import choose_device, computing_on, has_bfloat16
+from aggmatch.experiments.estimate import measure
+from aggmatch.methods import load_method
+from aggmatch.models import build_network
+from aggmatch.models.pretrained import freeze
+from aggmatch.settings import RunSettings
+from aggmatch.tables import duration
+
+FEW = 16
+"""Images on which a frozen backbone is timed."""
+FEATURE_STEP = 0.02
+"""Seconds of a step on cached features; it hardly depends on the backbone or the device."""
+PATIENCE = 0.2
+"""Seconds up to which a whole step is timed on a CPU, and not one on a part of its batch."""
+
+
+def forecast(settings: RunSettings, data: DataSet, split: Split) -> str:
+    """Return how long a run takes on this machine, in words: `about 2 min 10 s`.
+
+    Measures for a second or so. Example: `forecast(settings, data, make_split(data, settings.data))`.
+    """
+    if settings.train.backbone != "frozen":
+        return f"about {duration(settings.train.steps * measure(settings, (data, split), PATIENCE).seconds)}"
+    training = settings.train.steps * FEATURE_STEP
+    whole = seconds_of_features(settings, data) + training
+    return f"about {duration(whole)}, or {duration(training)} if its features are cached"
+
+
+def seconds_of_features(settings: RunSettings, data: DataSet) -> float:
+    """Return the seconds in which a frozen backbone computes the features of a run."""
+    device, names = choose_device(settings.runtime.device), load_method(settings.method_name).views
+    channels, classes = data.train.pixels.shape[1], len(data.classes)
+    network = build_network(
+        settings.model.name, channels=channels, classes=classes, use="frozen", side=settings.model.side
+    )
+    assert network.frozen is not None, "it was built to be frozen"
+    freeze(network.frozen)
+    network.mixed = settings.train.precision != "float32" and has_bfloat16(device)
+    network.to(device)
+    images = data.train.pixels[:FEW].to(device)
+    with torch.no_grad(), computing_on(device, threads=1):
+        network.embed(images)  # the first call takes longer
+        seconds = time_calls(lambda: network.embed(images), device, 1).median
+    passes = len(data.train) * (1 + settings.views.cached * len({*names.labeled, *names.unlabeled})) + len(data.test)
+    return passes * seconds / len(images) / (torch.get_num_threads() if device.type == "cpu" else 1)
