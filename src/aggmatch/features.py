@@ -23,7 +23,7 @@ from aggmatch.models import Network, images_at_once
 from aggmatch.models.pretrained import digest_of
 from aggmatch.progress import Progress, following
 
-VERSION = 1
+VERSION = 2
 """Changes when the same images and settings give other features."""
 PLAIN = "plain"
 Result = TypeVar("Result")

@@ -46,8 +46,10 @@ def test_the_installed_weights_fill_every_tensor_in_order(lite0: EfficientNetLit
 def test_the_installed_weights_give_features_of_a_trained_network(lite0: EfficientNetLite0):
     # With tensors in a wrong place, activations of a network of this depth explode or vanish.
     with torch.no_grad():
-        feature = lite0((IMAGES.float() - 127) / 128)
-    assert feature.shape == (3, 1280)
+        features = lite0((IMAGES.float() - 127) / 128)
+    assert features.shape == (3, 2368)
+    assert features.isfinite().all()
+    feature = features[:, -1280:]  # of the last layer, after ReLU6
     assert 0.05 < feature.mean() < 1.5
     assert feature.min() >= 0
     assert feature.max() <= 6
@@ -78,6 +80,14 @@ def test_fusing_keeps_the_features(lite0: EfficientNetLite0):
     again = EfficientNetLite0()
     freeze(again, fused.state_dict())
     assert digest_of(again) == digest_of(fused)
+
+
+def test_features_say_in_which_quarter_of_the_image_something_is(lite0: EfficientNetLite0):
+    image = torch.zeros(1, 3, 128, 128)
+    image[..., :64, :64] = IMAGES[:1, :, :64, :64].float() / 128 if IMAGES.shape[-1] >= 64 else torch.rand(3, 64, 64)
+    with torch.no_grad():
+        here, there = (lite0(view)[0, :768].view(192, 2, 2) for view in (image, image.flip(-1)))
+    assert (here[:, 0, 0] - there[:, 0, 1]).abs().mean() < (here[:, 0, 0] - there[:, 0, 0]).abs().mean()
 
 
 def test_grey_images_are_shown_as_colour(lite0: EfficientNetLite0):
@@ -170,7 +180,7 @@ def test_pixels_are_normalised_and_enlarged_as_the_pretrained_backbone_wants():
 def test_a_network_to_finetune_has_the_backbone_among_its_weights():
     network = build_network("efficientnet-lite0", channels=3, classes=10, use="finetune")
     assert network.frozen is None
-    assert (network.side, network.features) == (112, 1280)
+    assert (network.side, network.features) == (112, 2368)
     assert build_network("efficientnet-lite0", channels=3, classes=10).side == 0
 
 

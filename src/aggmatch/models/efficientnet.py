@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -22,7 +23,9 @@ STAGES = (
     (6, 3, 1, 320, 1),
 )
 """Expansion, kernel size, stride of the first block, width and number of blocks of each stage."""
-STEM, FEATURES = 32, 1280
+STEM, LAST = 32, 1280
+GRID_STAGE, GRID = 5, 2
+"""Position of the stage whose means over the quarters of the image are features, and the quarters in a row."""
 FILE = "models/efficientnet-lite0-57934424.pth"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
@@ -72,12 +75,14 @@ class Block(nn.Module):
 class EfficientNetLite0(nn.Module):
     """A small network for photos, with ImageNet weights (extra `pretrained`); grey images are shown as colour.
 
-    Maps images (B, 1 or 3, H, W) of any size to features (B, 1280).
+    Maps images (B, 1 or 3, H, W) of any size to features (B, 2368): means over the quarters of the image after the stage
+    with 192 channels, over the image after the last stage, and after the last layer. Earlier layers know shapes and
+    where they are, which the classes of ImageNet do not need, but those of others do.
 
-    Example: `EfficientNetLite0(3)(torch.zeros(2, 3, 112, 112)).shape` is (2, 1280).
+    Example: `EfficientNetLite0(3)(torch.zeros(2, 3, 112, 112)).shape` is (2, 2368).
     """
 
-    features = FEATURES
+    features = STAGES[GRID_STAGE][3] * GRID**2 + STAGES[-1][3] + LAST
     side = 112
     pixel_mean, pixel_deviation = 127 / 255, 128 / 255
 
@@ -85,11 +90,15 @@ class EfficientNetLite0(nn.Module):
         super().__init__()
         self.stem = unit(3, STEM, 3, 2)
         self.blocks = nn.Sequential(*blocks())
-        self.last = unit(STAGES[-1][3], FEATURES)
+        self.last = unit(STAGES[-1][3], LAST)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return features (B, 1280) of normalised images."""
-        return self.last(self.blocks(self.stem(x.expand(-1, 3, -1, -1)))).mean((2, 3))
+        """Return features (B, 2368) of normalised images."""
+        before = sum(count for *_, count in STAGES[: GRID_STAGE + 1])
+        middle = self.blocks[:before](self.stem(x.expand(-1, 3, -1, -1)))
+        end = self.blocks[before:](middle)
+        quarters = F.adaptive_avg_pool2d(middle, GRID).flatten(1)
+        return torch.cat([quarters, end.mean((2, 3)), self.last(end).mean((2, 3))], 1)
 
     def installed_weights(self) -> Mapping[str, Tensor]:
         """Read the ImageNet weights of the extra `pretrained`; raise an `AggMatchError` if it is missing or damaged."""
