@@ -236,3 +236,9 @@ def test_50000_images_are_listed_in_seconds(project: Project):
     assert len(json.dumps(project.list_images("queue"))) > 1_000_000
     project.state()
     assert time.perf_counter() - begin < 10  # on a busy machine
+
+
+def test_asking_for_news_does_not_look_through_the_folder_again(project: Project, monkeypatch: pytest.MonkeyPatch):
+    project.state()
+    monkeypatch.setattr("aggmatch.page.project.folders_of_classes", None)
+    assert project.state()["importable"] == ""

@@ -71,6 +71,7 @@ class Project:
         self.session = secrets.token_hex(3)
         self.version = 0
         self.before = self.flat()
+        self.offered: tuple[float, str] = (0.0, "")
         self.guessed: tuple[object, dict[str, tuple[str, float, float]]] = (None, {})
         self.journal: deque[tuple[int, set[str]]] = deque(maxlen=JOURNAL)
 
@@ -156,10 +157,11 @@ class Project:
         """Return what labels can be taken over from: a table or folders of classes; empty if there is nothing."""
         if self.notes.events:
             return ""
-        if (self.root / TABLE).is_file():
-            return TABLE
-        names = folders_of_classes(self.root, training_root(self.root))
-        return f"{len(names)} folders" if len(names) > 1 else ""
+        if self.offered[0] != self.index.scanned:  # looking through a large folder takes a while
+            names = folders_of_classes(self.root, training_root(self.root))
+            folders = f"{len(names)} folders" if len(names) > 1 else ""
+            self.offered = self.index.scanned, TABLE if (self.root / TABLE).is_file() else folders
+        return self.offered[1]
 
     def import_labels(self) -> None:
         """Take over the labels of a table or of folders of classes."""
@@ -180,17 +182,21 @@ class Project:
     # Training -----------------------------------------------------------------------------------------------------
 
     def train_due(self) -> bool:
-        """Whether so many labels are new that training begins by itself."""
+        """Whether training begins by itself: it was waiting for the preparation, or so many labels are new."""
+        if self.rounds.job:
+            return False
+        if self.rounds.wanted:
+            return True
         labels = self.notes.state.labels
         new = len(labels) - self.trained_at
         enough = self.train_every and new >= self.train_every and len(set(labels.values())) > 1
-        return bool(enough) and not self.rounds.training and not self.rounds.failure
+        return bool(enough) and not self.rounds.failure
 
     def train(self) -> None:
-        """Begin to train."""
+        """Begin to train, at once or after the preparation."""
         with self.lock:
             self.notes.refresh()
-            self.rounds.train(self.notes.state)
+            self.rounds.train(self.notes.state, len(self.index.names))
             self.trained_at = len(self.notes.state.labels)
 
     # What the page shows ------------------------------------------------------------------------------------------
