@@ -28,10 +28,9 @@ from aggmatch import DataSet, Split, load, resolve, start
 from aggmatch.active import find_doubts, suggest
 from aggmatch.augment.settings import ViewSettings
 from aggmatch.augment.views import Augmenter
-from aggmatch.cache import Cache
 from aggmatch.evaluation import predict
 from aggmatch.features import FeatureStore
-from aggmatch.files import cache_folder, write_atomically
+from aggmatch.files import write_atomically
 from aggmatch.inference.pool import early_features
 from aggmatch.models import build_network
 from aggmatch.models.pretrained import freeze, load_pretrained
@@ -69,7 +68,7 @@ def features_of(data: DataSet) -> tuple[Tensor, Tensor]:
     load_pretrained(network.frozen, "efficientnet-lite0", None)
     freeze(network.frozen)
     network.normalize_by(data.train.pixels)
-    store = FeatureStore(network, Augmenter(ViewSettings(), mirror=True), Cache(cache_folder() / "features"))
+    store = FeatureStore(network, Augmenter(ViewSettings(), mirror=True))
     return store.plain(data.train.pixels).float(), store.plain(data.test.pixels).float()
 
 
