@@ -186,6 +186,24 @@ def test_requests_that_are_too_large_together_are_503(monkeypatch: pytest.Monkey
     assert service.post("/predict", content=picture(0)).status_code == 200, "what was held is free again"
 
 
+def test_a_client_that_goes_away_is_no_error_of_the_server():
+    async def leave() -> list[dict[str, object]]:
+        sent: list[dict[str, object]] = []
+        parts = iter([{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}])
+        scope = {"type": "http", "method": "POST", "path": "/predict", "headers": [], "query_string": b""}
+
+        async def receive():
+            return next(parts)
+
+        async def send(message):
+            sent.append(message)
+
+        await web().app(scope, receive, send)
+        return sent
+
+    assert asyncio.run(leave())[0]["status"] == 400
+
+
 def test_a_large_request_is_predicted_in_batches():
     sizes = []
 

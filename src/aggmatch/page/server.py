@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
@@ -20,6 +20,7 @@ from aggmatch.data.own.decode import printable
 from aggmatch.errors import AggMatchError
 from aggmatch.page import outputs
 from aggmatch.page.index import PHOTO, jpeg
+from aggmatch.page.listen import gone
 from aggmatch.page.project import ConflictError, Project
 from aggmatch.page.security import Access, Guard
 
@@ -54,7 +55,7 @@ def make_app(project: Project, access: Access) -> Starlette:
         Route("/api/sort", page.posted(page.sort), methods=["POST"]),
         Route("/download/{name}", page.download),
     ]
-    handlers: dict[Any, Any] = {AggMatchError: refused, HTTPException: refused}
+    handlers: dict[Any, Any] = {AggMatchError: refused, HTTPException: refused, ClientDisconnect: gone}
     return Starlette(routes=routes, middleware=[Middleware(Guard, access=access)], exception_handlers=handlers)
 
 

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -23,6 +23,7 @@ from aggmatch.config import Changes
 from aggmatch.data.own.decode import Budget, decode_stream, printable, reason
 from aggmatch.inference.model import TrainedModel
 from aggmatch.page.batching import Batcher, BusyError, Predict
+from aggmatch.page.listen import gone
 from aggmatch.page.openapi import describe
 from aggmatch.runs.folder import RunFolder
 from aggmatch.tables import plural
@@ -110,7 +111,8 @@ def make_app(
         Route("/classes", service.classes),
         Route("/openapi.json", service.description),
     ]
-    return Starlette(routes=routes, lifespan=running, exception_handlers={HTTPException: refused})
+    handlers: dict[Any, Any] = {HTTPException: refused, ClientDisconnect: gone}
+    return Starlette(routes=routes, lifespan=running, exception_handlers=handlers)
 
 
 def refused(request: Request, error: Exception) -> Response:
