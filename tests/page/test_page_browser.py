@@ -158,7 +158,7 @@ def test_train_and_review(browser: Browser, serve, trained: Project):
     tab.press("g")
     tab.until("document.querySelectorAll('.hint').length > 0")
     tab.click("[data-tab=train]")
-    assert "of 12 images right" in tab.text("#interval")
+    assert "on the images without a label, with 12 labels" in tab.text("#interval")
     tab.click("#train-now")
     tab.until("!document.querySelector('#busy').hidden")
     tab.until("document.querySelector('#busy').hidden && !document.querySelector('#train-now').disabled")

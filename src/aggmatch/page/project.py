@@ -13,7 +13,7 @@ from aggmatch.data.own.folder import EVENTS, TABLE, folders_of_classes, list_lab
 from aggmatch.data.own.labels_file import labels_of, read_labels
 from aggmatch.errors import AggMatchError
 from aggmatch.files import cache_folder, check_writable, make_folder
-from aggmatch.page.advice import advice
+from aggmatch.page.estimate import advice
 from aggmatch.page.index import Index, Thumbnails, image_id
 from aggmatch.page.rounds import Rounds
 from aggmatch.tables import plural
@@ -264,9 +264,9 @@ class Project:
             "labeled": result.labeled if result else 0,
             "classes": result.classes if result else [],
             "explains": bool(result and result.why),
-            "estimate": estimate and {**estimate._asdict(), "accuracy": estimate.accuracy},
+            "estimate": estimate and estimate._asdict(),
             "doubts": len(self.doubted()),
-            "history": [{**each._asdict(), "accuracy": each.accuracy} for each in history],
+            "history": [each._asdict() for each in history],
             "advice": advice(estimate),
         }
 

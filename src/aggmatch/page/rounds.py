@@ -13,7 +13,8 @@ from typing import Any
 from aggmatch.annotations import State, encode, label_event
 from aggmatch.errors import AggMatchError
 from aggmatch.files import make_folder, write_atomically
-from aggmatch.page.result import Doubtful, Estimate, Result, Round, read_json, write_json
+from aggmatch.page.estimate import Estimate
+from aggmatch.page.result import Doubtful, Result, Round, read_json, write_json
 
 KEPT = 3
 """Rounds whose folders are kept; older ones of the page itself are removed."""
@@ -196,7 +197,7 @@ class Rounds:
         with suppress(TypeError, KeyError):
             estimate = found["estimate"]
             doubts = [Doubtful(*doubt) for doubt in found["doubts"]]
-            return estimate and Estimate(*estimate), [doubt for doubt in doubts if doubt.score > 0]
+            return estimate and Estimate(**estimate), [doubt for doubt in doubts if doubt.score > 0]
         return None, []
 
     def history(self) -> list[Estimate]:
@@ -205,7 +206,7 @@ class Rounds:
         with suppress(OSError):
             for line in self.history_file.read_bytes().splitlines():
                 with suppress(ValueError, TypeError):  # a line that a kill cut short
-                    found.append(Estimate(*json.loads(line)))
+                    found.append(Estimate(**json.loads(line)))
         return found
 
     def suggested(self) -> list[str]:

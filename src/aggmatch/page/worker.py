@@ -22,7 +22,7 @@ from aggmatch.augment.settings import ViewSettings
 from aggmatch.cache import Cache
 from aggmatch.config import Layer
 from aggmatch.console import TimeLeft
-from aggmatch.data import DataSet, load
+from aggmatch.data import load
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import predict
 from aggmatch.features import PLAIN
@@ -30,7 +30,8 @@ from aggmatch.files import cache_folder
 from aggmatch.inference.pool import pretrained_store
 from aggmatch.methods import load_method
 from aggmatch.page.crossval import cross_validate, gain_of_doubling
-from aggmatch.page.result import Doubtful, Estimate, Result, Round, write_json
+from aggmatch.page.estimate import Estimate, judge
+from aggmatch.page.result import Doubtful, Result, Round, write_json
 from aggmatch.progress import Progress, listening
 from aggmatch.runs.stats import wilson
 from aggmatch.settings import RunSettings, resolve
@@ -53,7 +54,7 @@ EXPLAINED_BY = 8
 """K."""
 BATCH = 500
 FEWEST = 5
-"""Images below which an accuracy is not worth showing."""
+"""Labels that were left out, below which an accuracy is not worth showing."""
 
 
 class Status:
@@ -130,6 +131,7 @@ def read_pixels(settings: RunSettings, files: list[str]) -> tuple[Tensor, list[s
 def train(settings: RunSettings, folder: Round, history: Path, status: Status) -> None:
     """Train on the labels of a round and write its result; then check it by cross-validation."""
     data = settings.data
+    status.stage("Reading")
     images = load(
         data.name,
         side=data.side,
@@ -193,7 +195,8 @@ def check(run: Run, result: Result, features: Tensor, folder: Round, history: Pa
     probs, labeled, labels = result.probs.copy(), run.split.labeled, run.split.labels
     for position, row in unseen.items():
         probs[position] = row
-    estimate = measure(run.data, run, unseen, dict(zip(labeled.tolist(), labels.tolist(), strict=True)))
+    given = dict(zip(labeled.tolist(), labels.tolist(), strict=True))
+    estimate = measure(run, features, result, unseen, given)
     estimate = estimate and estimate._replace(gain=gain_of_doubling(features[labeled], labels))
     doubts = [
         Doubtful(
@@ -201,20 +204,23 @@ def check(run: Run, result: Result, features: Tensor, folder: Round, history: Pa
         )
         for doubt in find_doubts(features, labeled, labels, torch.from_numpy(probs))
     ]
-    write_json(folder.checked, {"estimate": estimate, "doubts": doubts})
+    write_json(folder.checked, {"estimate": estimate and estimate._asdict(), "doubts": doubts})
     if estimate:
         with history.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(estimate) + "\n")
+            file.write(json.dumps(estimate._asdict()) + "\n")
 
 
-def measure(data: DataSet, run: Run, unseen: dict[int, NDArray[np.float32]], given: dict[int, int]) -> Estimate | None:
-    """Return the accuracy on test images if there are any, or else by cross-validation; None if that is too few."""
-    if len(data.test):
-        right, tested = round((run.folder.result() or {})["accuracy"] * len(data.test) / 100), len(data.test)
-    else:
-        tested = len(unseen)
-        right = sum(int(row.argmax()) == given[position] for position, row in unseen.items())
-    return Estimate(len(given), right, tested, *wilson(right, tested)) if tested >= FEWEST else None
+def measure(
+    run: Run, features: Tensor, result: Result, unseen: dict[int, NDArray[np.float32]], given: dict[int, int]
+) -> Estimate | None:
+    """Return the accuracy on test images if there are any, or else on images without a label; None if that is unknown.
+
+    unseen, given: see `judge`.
+    """
+    if tested := len(run.data.test):
+        accuracy = (run.folder.result() or {})["accuracy"]
+        return Estimate(len(given), accuracy, *wilson(round(accuracy * tested / 100), tested), tested)
+    return Estimate(len(given), *judge(features, result.probs, unseen, given)) if len(unseen) >= FEWEST else None
 
 
 # The process ------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ export function show({ training, counts }) {
   one("#sort-what [data-trained]").disabled = !training.trained;
   one("#accuracy").textContent = estimate ? `${estimate.accuracy.toFixed(0)} %` : "–";
   one("#interval").textContent = estimate
-    ? `95 % interval: ${estimate.low.toFixed(0)} to ${estimate.high.toFixed(0)} %; ${estimate.right} of ${estimate.tested} images right, with ${count(estimate.labels, "label")}`
+    ? `95 % interval: ${estimate.low.toFixed(0)} to ${estimate.high.toFixed(0)} %, ${estimate.tested ? `on ${count(estimate.tested, "test image")}` : "on the images without a label"}, with ${count(estimate.labels, "label")}`
     : training.trained && trains ? "being estimated …" : "";
   const gauge = one(".gauge");
   gauge.hidden = !estimate;
