@@ -125,7 +125,7 @@ def sigmoid(values: Array) -> Array:
 def advice(estimate: Estimate | None) -> str:
     """Return a sentence on whether more labels are worth it.
 
-    It rests on what the second half of the labels added, not on earlier estimates: their intervals are too wide for that.
+    It rests on what the second half of the labels added, not on earlier estimates: their intervals are too wide.
 
     Example: `advice(None)` says that there is no estimate yet.
     """
