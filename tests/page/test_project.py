@@ -242,3 +242,15 @@ def test_asking_for_news_does_not_look_through_the_folder_again(project: Project
     project.state()
     monkeypatch.setattr("aggmatch.page.project.folders_of_classes", None)
     assert project.state()["importable"] == ""
+
+
+def test_a_model_speaks_of_renamed_and_merged_classes_by_their_new_names(trained: Project):
+    doubted = trained.doubted()
+    trained.add({"event": "rename", "from": "left", "to": "west"})
+    assert trained.state()["training"]["classes"] == ["west", "top"]
+    assert {guess for guess, _, _ in trained.guesses().values()} == {"west", "top"}
+    assert trained.doubted() == doubted
+    assert {label for label, _ in trained.predictions().values()} == {"west", "top"}
+    trained.add({"event": "rename", "from": "top", "to": "west"})
+    assert trained.state()["training"]["classes"] == ["west"]
+    assert len(trained.list_images("confident", "west")) == 18

@@ -26,7 +26,7 @@ LEAST = 1e-3
 BELIEF = np.array([0.6, 0.9, 0.99])
 """Confidences of three imaginary images that are right as often as the model says: a belief, before any label."""
 DRAWS = 500
-"""Calibrations that are drawn for the interval."""
+"""Calibrations that are drawn: how certain few labels make them. Their mean is less hopeful than the best one."""
 CHUNK = 5000
 SMALL_GAIN = 1.0
 """Points that are not worth twice as many labels."""
@@ -106,8 +106,8 @@ def calibrated(confidence_L: Array, right_L: Array, weight_L: Array, confidence_
     drawn = np.random.default_rng(0).multivariate_normal(best, spread, DRAWS)
     values, counts = np.unique(np.round(confidence_U, 3), return_counts=True)  # many images, few confidences
     judged = with_constant(values)
-    means = sigmoid(np.stack([best, *drawn]) @ judged.T) @ counts / counts.sum()
-    return Judged(*(100 * float(value) for value in (means[0], *np.percentile(means[1:], [2.5, 97.5]))))
+    accuracies = 100 * sigmoid(drawn @ judged.T) @ counts / counts.sum()
+    return Judged(float(accuracies.mean()), *np.percentile(accuracies, [2.5, 97.5]).tolist())
 
 
 def with_constant(confidence: Array) -> Array:

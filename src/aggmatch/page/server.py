@@ -158,19 +158,19 @@ class Page:
         result, index = self.project.rounds.result, self.project.index
         if result is None or name not in result.position or not result.why:
             return None
-        row, why = result.position[name], result.why
+        row, why, classes = result.position[name], result.why, self.project.model_classes()
         parts = zip(*(why[key][row] for key in ("source", "share", "held", "given")), strict=True)
         examples = [
             {
                 "id": index.shown.get(result.names[source]) if source >= 0 else None,
                 "share": round(float(share), 4),
-                "class": result.classes[held],
+                "class": classes[held],
                 "given": bool(given),
             }
             for source, share, held, given in parts
         ]
         shares = {
-            title: {result.classes[k]: round(float(values[row, k]), 4) for k in values[row].argsort()[::-1][:4]}
+            title: {classes[k]: round(float(values[row, k]), 4) for k in values[row].argsort()[::-1][:4]}
             for title, values in (("model", result.probs), ("neighbours", why["refined"]), ("votes", why["votes"]))
         }
         return {"examples": examples, "shares": shares, "consensus": round(float(result.consensus[row]), 4)}
