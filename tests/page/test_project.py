@@ -254,3 +254,16 @@ def test_a_model_speaks_of_renamed_and_merged_classes_by_their_new_names(trained
     trained.add({"event": "rename", "from": "top", "to": "west"})
     assert trained.state()["training"]["classes"] == ["west"]
     assert len(trained.list_images("confident", "west")) == 18
+
+
+def test_a_folder_that_is_gone_for_a_while_is_an_error_and_no_label_is_lost(project: Project):
+    project.add({"event": "class", "name": "rose"})
+    label(project, "rose", image_id("00.png"))
+    project.root.rename(project.root.with_name("elsewhere"))
+    with pytest.raises(AggMatchError, match="folder is gone"):
+        label(project, "rose", image_id("01.png"))
+    with pytest.raises(AggMatchError, match="folder is gone"):
+        project.state()
+    project.root.with_name("elsewhere").rename(project.root)
+    label(project, "rose", image_id("01.png"))
+    assert project.state()["counts"]["labeled"] == 2
