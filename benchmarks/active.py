@@ -263,6 +263,7 @@ def draw(records: Sequence[dict[str, Any]]) -> bytes:
     """Draw accuracy against the number of labels, one plot for each data set."""
     import io
 
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     from aggmatch.report.style import BLUE, GREY, ORANGE, TEAL
@@ -284,7 +285,8 @@ def draw(records: Sequence[dict[str, Any]]) -> bytes:
         axes.grid(alpha=0.2)
         axes.legend(frameon=False)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "aggmatch"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 
 
