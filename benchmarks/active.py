@@ -28,10 +28,9 @@ from aggmatch import DataSet, Split, load, resolve, start
 from aggmatch.active import find_doubts, suggest
 from aggmatch.augment.settings import ViewSettings
 from aggmatch.augment.views import Augmenter
-from aggmatch.cache import Cache
 from aggmatch.evaluation import predict
 from aggmatch.features import FeatureStore
-from aggmatch.files import cache_folder, write_atomically
+from aggmatch.files import write_atomically
 from aggmatch.inference.pool import early_features
 from aggmatch.models import build_network
 from aggmatch.models.pretrained import freeze, load_pretrained
@@ -69,7 +68,7 @@ def features_of(data: DataSet) -> tuple[Tensor, Tensor]:
     load_pretrained(network.frozen, "efficientnet-lite0", None)
     freeze(network.frozen)
     network.normalize_by(data.train.pixels)
-    store = FeatureStore(network, Augmenter(ViewSettings(), mirror=True), Cache(cache_folder() / "features"))
+    store = FeatureStore(network, Augmenter(ViewSettings(), mirror=True))
     return store.plain(data.train.pixels).float(), store.plain(data.test.pixels).float()
 
 
@@ -264,6 +263,7 @@ def draw(records: Sequence[dict[str, Any]]) -> bytes:
     """Draw accuracy against the number of labels, one plot for each data set."""
     import io
 
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     from aggmatch.report.style import BLUE, GREY, ORANGE, TEAL
@@ -285,7 +285,8 @@ def draw(records: Sequence[dict[str, Any]]) -> bytes:
         axes.grid(alpha=0.2)
         axes.legend(frameon=False)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "aggmatch"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 
 

@@ -24,6 +24,7 @@ import time
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
@@ -34,7 +35,8 @@ class StepClock:
 
     def __init__(self, warm: int, steps: int) -> None:
         self.warm, self.steps = warm, steps
-        self.marks: list[torch.cuda.Event | float] = []
+        self.marks: list[Any] = []
+        """Events of the GPU, or seconds without one."""
         self.ticks = 0
         self.on_cuda = torch.cuda.is_available()
 

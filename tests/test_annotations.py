@@ -72,6 +72,14 @@ def test_a_restart_gives_the_same_state(tmp_path_factory, actions):
     assert again.undoable == notes.undoable
 
 
+def test_the_names_that_a_class_had_are_known_until_another_class_has_them():
+    renames = [{"event": "rename", "from": old, "to": new} for old, new in (("rose", "tulip"), ("tulip", "lily"))]
+    assert replay([label("1", "rose"), *renames]).renamed == {"rose": "lily", "tulip": "lily"}
+    assert replay([label("1", "rose"), *renames, label("2", "tulip")]).renamed == {"rose": "lily"}
+    back = {"event": "rename", "from": "lily", "to": "rose"}
+    assert replay([label("1", "rose"), *renames, back]).renamed == {"tulip": "rose", "lily": "rose"}
+
+
 def test_a_renamed_class_keeps_its_place_and_its_labels():
     state = replay([label("1", "rose"), label("2", "tulip"), {"event": "rename", "from": "rose", "to": "Rose"}])
     assert list(state.classes) == ["Rose", "tulip"]
@@ -80,7 +88,7 @@ def test_a_renamed_class_keeps_its_place_and_its_labels():
 
 def test_renaming_to_a_known_class_merges_both_and_can_be_taken_back():
     events = [label("1", "rose"), label("2", "tulip"), {"event": "rename", "from": "rose", "to": "tulip"}]
-    assert replay(events) == State({"1": "tulip", "2": "tulip"}, {}, {"tulip": None})
+    assert replay(events) == State({"1": "tulip", "2": "tulip"}, {}, {"tulip": None}, {"rose": "tulip"})
     assert replay([*events, {"event": "undo"}]) == replay(events[:2])
 
 

@@ -59,6 +59,8 @@ class State:
     """File → `not sure` or `skip`."""
     classes: dict[str, None] = field(default_factory=dict)
     """Names of the classes, in the order in which they appeared; the values mean nothing."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Name that a class had → the name that it has now. A model that was trained before still says the old one."""
     confirmed: set[str] = field(default_factory=set)
     """Files that were given the label that they had already: somebody looked twice."""
 
@@ -66,7 +68,9 @@ class State:
         """Change the state by one event, which is valid and not an undo."""
         kind = event["event"]
         if kind in ("class", "label"):
-            self.classes.setdefault(class_name(event[NAMES[kind][0]]))
+            name = class_name(event[NAMES[kind][0]])
+            self.classes.setdefault(name)
+            self.renamed.pop(name, None)
         if kind == "rename":
             self.rename(class_name(event["from"]), class_name(event["to"]))
         for file in map(file_name, event.get("files", ())):
@@ -88,6 +92,8 @@ class State:
             self.classes.pop(old, None)
         if old != new:
             self.labels = {file: new if name == old else name for file, name in self.labels.items()}
+            self.renamed = {first: new if name == old else name for first, name in self.renamed.items()} | {old: new}
+            self.renamed.pop(new, None)
 
 
 def class_name(name: str) -> str:
@@ -208,6 +214,8 @@ class Annotations:
         stamp = stamp_of(self.path)
         if stamp == self.seen:
             return False
+        if not stamp and not self.path.parent.is_dir():  # a drive that was taken out: its labels are not lost
+            raise AggMatchError(f"Cannot read {self.path}: its folder is gone. Bring it back to go on.")
         try:
             data = self.path.read_bytes() if stamp else b""
         except OSError as error:

@@ -73,7 +73,7 @@ def trained_once(tmp_path_factory) -> Path:
     notes.add(label_event(["03.png"], "left"))
     folder.mkdir(parents=True)
     shutil.copy(notes.path, folder / "labels.jsonl")
-    job = {"kind": "train", "round": str(folder), "folder": str(photos), "changes": CHANGES}
+    job = {"kind": "train", "round": str(folder), "folder": str(photos), "images": COUNT, "changes": CHANGES}
     (folder / "job.json").write_text(json.dumps(job | {"history": str(place / "out" / "history.jsonl")}))
     main(folder / "job.json")
     return place

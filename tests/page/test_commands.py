@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.page.browser import wait
 from tests.page.conftest import BACKBONE, TINY, write_images
 
 SETTINGS = [word for key, value in TINY.items() for word in ("--set", f"{key}={json.dumps(value)}")]
@@ -49,6 +50,11 @@ def read(address: str) -> str:
         return text
 
 
+def is_running(pid: int) -> bool:
+    found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return found.stdout.strip()[:1] not in ("", "Z")
+
+
 def test_labels_survive_a_killed_server_and_training_starts_by_itself(tmp_path: Path):
     write_images(tmp_path / "photos")
     words = ("label", "photos", "--no-open", "--train-every", "4", *SETTINGS)
@@ -60,9 +66,12 @@ def test_labels_survive_a_killed_server_and_training_starts_by_itself(tmp_path: 
             send(f"{address}api/event", token[1], event="class", name=name)
             label = {"event": "label", "class": name, "ids": [items[start][0], items[start + 2][0]]}
             send(f"{address}api/event", token[1], **label)
-        assert json.loads(read(f"{address}api/state"))["training"]["progress"]["kind"] == "train"
+        wait(lambda: '"kind":"train"' in read(f"{address}api/state"), "training after the preparation")
+        found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
+        worker = int(found.stdout)
         process.send_signal(signal.SIGKILL)
         process.wait(30)
+        wait(lambda: not is_running(worker), "the end of the process that trained")
     with started(*words, cwd=tmp_path) as (process, address):
         assert json.loads(read(f"{address}api/state"))["counts"]["labeled"] == 4
         process.send_signal(signal.SIGINT)

@@ -23,11 +23,12 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: chromium, c
 class Server:
     """The page of a project, in a thread."""
 
-    def __init__(self, project: Project, port: int = 0) -> None:
-        self.project, self.socket = project, bind("127.0.0.1", [port])
+    def __init__(self, project: Project, port: int = 0, host: str = "127.0.0.1") -> None:
+        self.project, self.socket = project, bind(host, [port])
         self.port = self.socket.getsockname()[1]
-        self.address = f"http://127.0.0.1:{self.port}/"
-        config = uvicorn.Config(make_app(project, Access("127.0.0.1")), log_level="error", timeout_graceful_shutdown=1)
+        access = Access(host)
+        self.address = access.link(self.port)
+        config = uvicorn.Config(make_app(project, access), log_level="error", timeout_graceful_shutdown=1)
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
         self.thread.start()
@@ -52,8 +53,8 @@ def browser(tmp_path_factory) -> Iterator[Browser]:
 def serve() -> Iterator[Callable[[Project], Server]]:
     servers: list[Server] = []
 
-    def begin(project: Project, port: int = 0) -> Server:
-        servers.append(Server(project, port))
+    def begin(project: Project, port: int = 0, host: str = "127.0.0.1") -> Server:
+        servers.append(Server(project, port, host))
         return servers[-1]
 
     yield begin
@@ -157,12 +158,16 @@ def test_train_and_review(browser: Browser, serve, trained: Project):
     tab.press("g")
     tab.until("document.querySelectorAll('.hint').length > 0")
     tab.click("[data-tab=train]")
-    assert "of 12 images right" in tab.text("#interval")
+    assert "on the images without a label, with 12 labels" in tab.text("#interval")
     tab.click("#train-now")
-    tab.until("!document.querySelector('#train-stop').hidden")
+    tab.until("!document.querySelector('#busy').hidden")
     tab.until("document.querySelector('#busy').hidden && !document.querySelector('#train-now').disabled")
     assert tab.text("#failure") == ""
     assert len(trained.rounds.folders()) == 2
+    tab.click("#train-now")
+    tab.click("#stop")
+    tab.until("document.querySelector('#busy').hidden && !document.querySelector('#train-now').disabled")
+    assert trained.rounds.job is None
 
     tab.click("[data-tab=review]")
     tab.until("document.querySelectorAll('.hint').length > 0")
@@ -227,6 +232,19 @@ def test_labels_wait_for_a_server_that_was_killed(browser: Browser, serve, proje
     assert len(project.notes.path.read_text().splitlines()) == 3
     tab.press("u")
     tab.until("document.querySelectorAll('.cell .tag').length === 1")
+
+
+def test_labels_wait_until_the_new_link_of_a_server_on_the_network_is_opened(browser: Browser, serve, project: Project):
+    first = serve(project, host="0.0.0.0")
+    tab = browser.tab(first.address)
+    add_class(tab, "rose")
+    first.stop()
+    second = serve(Project(project.root, project.out), first.port, "0.0.0.0")
+    tab.press("1")
+    tab.until("document.querySelector('#saved').textContent.includes('needs its token')")
+    browser.tab(second.address)
+    saved(tab)
+    assert len(project.notes.path.read_text().splitlines()) == 2
 
 
 def test_a_phone_labels_by_touch_and_nothing_is_wider_than_the_window(browser: Browser, serve, project: Project):

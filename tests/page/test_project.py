@@ -213,7 +213,7 @@ def test_a_corrected_label_is_not_doubted_any_more(trained: Project):
 def test_the_estimate_comes_with_its_interval_and_a_sentence(trained: Project):
     training = trained.state()["training"]
     estimate = training["estimate"]
-    assert estimate["labels"] == estimate["tested"] == 12
+    assert estimate["labels"] == 12
     assert estimate["low"] < estimate["accuracy"] < estimate["high"]
     assert training["history"] == [estimate]
     assert "too few labels" in training["advice"]
@@ -236,3 +236,34 @@ def test_50000_images_are_listed_in_seconds(project: Project):
     assert len(json.dumps(project.list_images("queue"))) > 1_000_000
     project.state()
     assert time.perf_counter() - begin < 10  # on a busy machine
+
+
+def test_asking_for_news_does_not_look_through_the_folder_again(project: Project, monkeypatch: pytest.MonkeyPatch):
+    project.state()
+    monkeypatch.setattr("aggmatch.page.project.folders_of_classes", None)
+    assert project.state()["importable"] == ""
+
+
+def test_a_model_speaks_of_renamed_and_merged_classes_by_their_new_names(trained: Project):
+    doubted = trained.doubted()
+    trained.add({"event": "rename", "from": "left", "to": "west"})
+    assert trained.state()["training"]["classes"] == ["west", "top"]
+    assert {guess for guess, _, _ in trained.guesses().values()} == {"west", "top"}
+    assert trained.doubted() == doubted
+    assert {label for label, _ in trained.predictions().values()} == {"west", "top"}
+    trained.add({"event": "rename", "from": "top", "to": "west"})
+    assert trained.state()["training"]["classes"] == ["west"]
+    assert len(trained.list_images("confident", "west")) == 18
+
+
+def test_a_folder_that_is_gone_for_a_while_is_an_error_and_no_label_is_lost(project: Project):
+    project.add({"event": "class", "name": "rose"})
+    label(project, "rose", image_id("00.png"))
+    project.root.rename(project.root.with_name("elsewhere"))
+    with pytest.raises(AggMatchError, match="folder is gone"):
+        label(project, "rose", image_id("01.png"))
+    with pytest.raises(AggMatchError, match="folder is gone"):
+        project.state()
+    project.root.with_name("elsewhere").rename(project.root)
+    label(project, "rose", image_id("01.png"))
+    assert project.state()["counts"]["labeled"] == 2

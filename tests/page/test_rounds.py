@@ -14,6 +14,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.page.project import Project
 from aggmatch.page.result import Result, Round
 from aggmatch.page.rounds import Rounds
+from aggmatch.page.worker import Status, settings_of
 from aggmatch.runs.stored import read_run
 
 
@@ -34,9 +35,9 @@ def rounds(photos: Path, tmp_path: Path):
 
 
 def test_a_round_is_an_ordinary_run_with_a_result_for_the_page(rounds: Rounds, tmp_path: Path):
-    rounds.train(state())
+    rounds.train(state(), 30)
     with pytest.raises(AggMatchError, match="being trained already"):
-        rounds.train(state())
+        rounds.train(state(), 30)
     assert rounds.progress()["kind"] == "train"  # type: ignore[index]
     wait(lambda: ended(rounds), "the end of training")
     assert rounds.failure == ""
@@ -66,7 +67,7 @@ def test_preparation_suggests_images_before_the_first_label(project: Project):
 def test_a_killed_process_is_reported_and_the_old_result_stays(trained: Project):
     rounds = trained.rounds
     before = rounds.result
-    rounds.train(trained.notes.state)
+    rounds.train(trained.notes.state, 30)
     assert rounds.job
     rounds.job.process.send_signal(signal.SIGKILL)
     wait(lambda: ended(rounds), "the end of the process")
@@ -77,7 +78,7 @@ def test_a_killed_process_is_reported_and_the_old_result_stays(trained: Project)
 
 def test_a_wrong_setting_fails_in_its_own_words(photos: Path, tmp_path: Path):
     rounds = Rounds(tmp_path / "out", photos, [("--set train.steps=0", {"train.steps": 0})])
-    rounds.train(state())
+    rounds.train(state(), 30)
     wait(lambda: ended(rounds), "the end of the process")
     assert "train.steps" in rounds.failure
 
@@ -92,8 +93,36 @@ def test_a_preparation_that_fails_does_not_stop_anything(photos: Path, tmp_path:
     assert len(project.list_images("queue")) == 30
 
 
+def test_training_waits_for_the_preparation_and_begins_then(project: Project):
+    for number in range(4):
+        project.notes.add(label_event([f"{number:02d}.png"], true_class(number)))
+    project.rounds.prepare(list(project.index.names.values()))
+    project.train()
+    assert project.rounds.job
+    assert project.state()["training"]["progress"]["wanted"]
+    project.rounds.job.process.send_signal(signal.SIGKILL)  # faster than its end; training does without
+    wait(lambda: (project.state()["training"]["progress"] or {}).get("kind") == "train", "training")
+    project.rounds.stop()
+    assert project.state()["training"]["progress"] is None
+
+
+def test_a_stage_tells_the_time_left(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("aggmatch.page.worker.PAUSE", -1.0)
+    report = Status(tmp_path / "status.json").stage("Reading")
+    time.sleep(0.01)
+    report(1, 1_000_000)
+    assert json.loads((tmp_path / "status.json").read_text())["left"].endswith("left")
+    report(1_000_000, 1_000_000)
+    assert json.loads((tmp_path / "status.json").read_text())["left"] == ""
+
+
+def test_many_images_have_fewer_views_each():
+    views = [settings_of("photos", None, images, CHANGES[:0]).views.cached for images in (200, 5_000, 10_000, 50_000)]
+    assert views == [4, 4, 2, 1]
+
+
 def test_stopping_leaves_no_process(rounds: Rounds):
-    rounds.train(state())
+    rounds.train(state(), 30)
     assert rounds.job
     process = rounds.job.process
     time.sleep(0.2)

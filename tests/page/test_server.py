@@ -151,6 +151,7 @@ def test_changes_of_other_sites_are_refused(web: Web, project: Project, headers:
 
 def test_other_names_of_this_machine_are_refused(web: Web):
     assert web.get("/api/state", headers={"host": "evil.example:8765"}).status_code == 403
+    assert web.get("/api/state", headers={"host": "["}).status_code == 403
     assert web.get("/api/state", headers={"host": "localhost:8765"}).status_code == 200
 
 

@@ -4,6 +4,7 @@ import asyncio
 import io
 import os
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -163,9 +164,71 @@ def test_an_error_of_the_model_goes_to_its_requests_and_the_next_ones_work():
 
 
 def test_too_many_waiting_images_are_503():
-    answer = web(waiting=0).post("/predict", content=picture(0))
-    assert answer.status_code == 503
-    assert answer.headers["retry-after"] == "1"
+    def slow(images: np.ndarray) -> np.ndarray:
+        time.sleep(0.3)
+        return means(images)
+
+    request = ("POST", "/predict", {"content": picture(0)})
+    answers = sorted(web(slow, waiting=1).together([request, request]), key=lambda answer: answer.status_code)
+    assert [answer.status_code for answer in answers] == [200, 503]
+    assert answers[1].headers["retry-after"] == "1"
+
+
+def test_requests_that_are_too_large_together_are_503(monkeypatch: pytest.MonkeyPatch):
+    async def stream():
+        yield bytes(700_000)
+        await asyncio.sleep(0.2)
+
+    monkeypatch.setattr("aggmatch.page.serving.TOGETHER", 1)
+    service = web(most_megabytes=1)
+    answers = service.together([("POST", "/predict", {"content": stream()}) for _ in range(2)])
+    assert sorted(answer.status_code for answer in answers) == [422, 503]
+    assert service.post("/predict", content=picture(0)).status_code == 200, "what was held is free again"
+
+
+def test_a_client_that_goes_away_is_no_error_of_the_server():
+    async def leave() -> list[dict[str, object]]:
+        sent: list[dict[str, object]] = []
+        parts = iter([{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}])
+        scope = {"type": "http", "method": "POST", "path": "/predict", "headers": [], "query_string": b""}
+
+        async def receive():
+            return next(parts)
+
+        async def send(message):
+            sent.append(message)
+
+        await web().app(scope, receive, send)
+        return sent
+
+    assert asyncio.run(leave())[0]["status"] == 400
+
+
+def test_a_large_request_is_predicted_in_batches():
+    sizes = []
+
+    def noted(images: np.ndarray) -> np.ndarray:
+        sizes.append(len(images))
+        return means(images)
+
+    files = [("files", (f"{value}.png", picture(value), "image/png")) for value in (0, 50, 100, 150, 200)]
+    found = web(noted, batch=2, waiting=3).post("/predict", files=files).json()["predictions"]
+    assert sizes == [2, 2, 1]
+    assert [round(255 * each["probabilities"]["bright"]) for each in found] == [0, 50, 100, 150, 200]
+
+
+def test_answers_are_as_described():
+    schemas = pytest.importorskip("jsonschema")
+    service = web(most_images=1)
+    described = service.get("/openapi.json").json()["paths"]
+    image, form = picture(0), [("files", ("a.png", picture(0), "image/png"))] * 2
+    for options in ({"content": image}, {"content": b""}, {"content": b"text"}, {"files": form}):
+        answer = service.post("/predict", **options)
+        content = described["/predict"]["post"]["responses"][str(answer.status_code)]["content"]
+        schemas.validate(answer.json(), content["application/json"]["schema"])
+    for path in ("/classes", "/healthz"):
+        content = described[path]["get"]["responses"]["200"]["content"]
+        schemas.validate(service.get(path).json(), content["application/json"]["schema"])
 
 
 def test_a_run_is_served_with_torch_and_after_its_export_with_onnx(trained: Project):

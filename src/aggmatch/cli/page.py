@@ -1,15 +1,12 @@
 """Commands that open a page or a port on this machine: label, serve."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from aggmatch.cli.app import AllowCode, Device, Set, app, gather
 from aggmatch.errors import AggMatchError
-
-if TYPE_CHECKING:
-    pass
 
 Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all networks.")]
 

@@ -31,7 +31,8 @@ class Batcher:
     """Collects the images of requests while the model computes, and predicts them together when it is free.
 
     A request never waits for others to arrive, so that a single one is as fast as without batches. predict: runs in a
-    thread, one batch at a time. most: images of a batch. waiting: images above which requests are refused.
+    thread, one batch at a time. most: images of a batch. waiting: images above which requests are refused, unless none
+    waits.
 
     Example: `async with Batcher(predict) as batcher: probs = await batcher.predict(images)`.
     """
@@ -56,7 +57,7 @@ class Batcher:
 
     async def predict(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the class probabilities of some images, (N, Y); raise `BusyError` if too many wait."""
-        if self.images + len(images) > self.limit:
+        if self.images and self.images + len(images) > self.limit:
             raise BusyError
         answer: asyncio.Future[NDArray[np.float32]] = asyncio.get_running_loop().create_future()
         self.images += len(images)
@@ -81,12 +82,17 @@ class Batcher:
                 batch.append(following)
             await self.predict_batch([each for each in batch if not each.answer.done()])
 
+    def compute_all(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the class probabilities of some images, (N, Y); those of a large request in several batches."""
+        starts = range(0, len(images), self.most)
+        return np.concatenate([self.compute(images[start : start + self.most]) for start in starts])
+
     async def predict_batch(self, batch: list[Waiting]) -> None:
         """Answer some requests; an error of the model goes to all of them."""
         if not batch:
             return
         try:
-            probs = await run_in_threadpool(self.compute, np.concatenate([each.images for each in batch]))
+            probs = await run_in_threadpool(self.compute_all, np.concatenate([each.images for each in batch]))
         except Exception as error:
             for each in batch:
                 if not each.answer.done():

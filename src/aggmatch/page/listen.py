@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import uvicorn
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from aggmatch.errors import AggMatchError
@@ -45,6 +47,11 @@ def bind(host: str, ports: "range | list[int]") -> socket.socket:
         found.listen(128)
         return found
     raise AggMatchError(f"Cannot listen on {host}, port {ports[0]}: {problem}. Choose another --port or --host.")
+
+
+def gone(request: Request, error: Exception) -> Response:
+    """Return what nobody hears: the client went away while it sent its request. Not worth an error in the log."""
+    return Response(status_code=400)
 
 
 def open_browser(link: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from aggmatch import __version__
 
-ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
+TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
 IMAGE = {"type": "string", "format": "binary"}
 REFUSALS = {
     "400": "There is no image in the request.",
@@ -15,25 +15,31 @@ REFUSALS = {
 }
 
 
+def record(**fields: Any) -> dict[str, Any]:
+    """Return the schema of an object that has all these fields."""
+    return {"type": "object", "properties": fields, "required": list(fields)}
+
+
+ERROR = record(error=TEXT)
+HEALTH = record(status={"const": "ok"}, engine={"enum": ["onnx", "torch"]}, predicted=NUMBER, version=TEXT)
+
+
 def describe(classes: Sequence[str], most_images: int, most_bytes: int) -> dict[str, Any]:
     """Return the description of the service as an OpenAPI 3.1 document.
 
     classes: of the model. most_images, most_bytes: limits of one request.
     """
     share = {"type": "number", "minimum": 0, "maximum": 1}
-    prediction = {
-        "type": "object",
-        "properties": {
-            "file": {"type": ["string", "null"]},
-            "class": {"enum": list(classes)},
-            "probability": share,
-            "probabilities": {"type": "object", "additionalProperties": share},
-            "error": {"type": "string", "description": "Why the file is not an image; the other fields are missing."},
-        },
+    name = {"type": ["string", "null"], "description": "Its name, if the request has one."}
+    known = {
+        "class": {"enum": list(classes)},
+        "probability": share,
+        "probabilities": record(**dict.fromkeys(classes, share)),
     }
-    answer = {"type": "object", "properties": {"predictions": {"type": "array", "items": prediction}}}
-    form = {"type": "object", "properties": {"files": {"type": "array", "items": IMAGE, "maxItems": most_images}}}
-    listed = {"type": "object", "properties": {"classes": {"type": "array", "items": {"type": "string"}}}}
+    failed = {"type": "string", "description": "Why the file is not an image."}
+    answer = record(predictions=listed({"oneOf": [record(file=name, **known), record(file=name, error=failed)]}))
+    form = record(files=listed(IMAGE) | {"maxItems": most_images})
+    names = record(classes=listed(TEXT))
     return {
         "openapi": "3.1.0",
         "info": {"title": "aggmatch serve", "version": __version__},
@@ -57,12 +63,15 @@ def describe(classes: Sequence[str], most_images: int, most_bytes: int) -> dict[
                     },
                 }
             },
-            "/classes": {"get": {"summary": "The classes of the model", "responses": {"200": response("", listed)}}},
-            "/healthz": {
-                "get": {"summary": "Whether the server works", "responses": {"200": response("", {"type": "object"})}}
-            },
+            "/classes": {"get": {"summary": "The classes of the model", "responses": {"200": response("", names)}}},
+            "/healthz": {"get": {"summary": "Whether the server works", "responses": {"200": response("", HEALTH)}}},
         },
     }
+
+
+def listed(items: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a list."""
+    return {"type": "array", "items": items}
 
 
 def response(description: str, schema: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from aggmatch.data.own.folder import EVENTS, TABLE, folders_of_classes, list_lab
 from aggmatch.data.own.labels_file import labels_of, read_labels
 from aggmatch.errors import AggMatchError
 from aggmatch.files import cache_folder, check_writable, make_folder
-from aggmatch.page.advice import advice
+from aggmatch.page.estimate import advice
 from aggmatch.page.index import Index, Thumbnails, image_id
 from aggmatch.page.rounds import Rounds
 from aggmatch.tables import plural
@@ -71,6 +71,7 @@ class Project:
         self.session = secrets.token_hex(3)
         self.version = 0
         self.before = self.flat()
+        self.offered: tuple[float, str] = (0.0, "")
         self.guessed: tuple[object, dict[str, tuple[str, float, float]]] = (None, {})
         self.journal: deque[tuple[int, set[str]]] = deque(maxlen=JOURNAL)
 
@@ -156,10 +157,11 @@ class Project:
         """Return what labels can be taken over from: a table or folders of classes; empty if there is nothing."""
         if self.notes.events:
             return ""
-        if (self.root / TABLE).is_file():
-            return TABLE
-        names = folders_of_classes(self.root, training_root(self.root))
-        return f"{len(names)} folders" if len(names) > 1 else ""
+        if self.offered[0] != self.index.scanned:  # looking through a large folder takes a while
+            names = folders_of_classes(self.root, training_root(self.root))
+            folders = f"{len(names)} folders" if len(names) > 1 else ""
+            self.offered = self.index.scanned, TABLE if (self.root / TABLE).is_file() else folders
+        return self.offered[1]
 
     def import_labels(self) -> None:
         """Take over the labels of a table or of folders of classes."""
@@ -180,17 +182,21 @@ class Project:
     # Training -----------------------------------------------------------------------------------------------------
 
     def train_due(self) -> bool:
-        """Whether so many labels are new that training begins by itself."""
+        """Whether training begins by itself: it was waiting for the preparation, or so many labels are new."""
+        if self.rounds.job:
+            return False
+        if self.rounds.wanted:
+            return True
         labels = self.notes.state.labels
         new = len(labels) - self.trained_at
         enough = self.train_every and new >= self.train_every and len(set(labels.values())) > 1
-        return bool(enough) and not self.rounds.training and not self.rounds.failure
+        return bool(enough) and not self.rounds.failure
 
     def train(self) -> None:
-        """Begin to train."""
+        """Begin to train, at once or after the preparation."""
         with self.lock:
             self.notes.refresh()
-            self.rounds.train(self.notes.state)
+            self.rounds.train(self.notes.state, len(self.index.names))
             self.trained_at = len(self.notes.state.labels)
 
     # What the page shows ------------------------------------------------------------------------------------------
@@ -256,11 +262,11 @@ class Project:
             "new": len(self.notes.state.labels) - self.trained_at,
             "trained": bool(result),
             "labeled": result.labeled if result else 0,
-            "classes": result.classes if result else [],
+            "classes": list(dict.fromkeys(self.model_classes())),
             "explains": bool(result and result.why),
-            "estimate": estimate and {**estimate._asdict(), "accuracy": estimate.accuracy},
+            "estimate": estimate and estimate._asdict(),
             "doubts": len(self.doubted()),
-            "history": [{**each._asdict(), "accuracy": each.accuracy} for each in history],
+            "history": [each._asdict() for each in history],
             "advice": advice(estimate),
         }
 
@@ -278,25 +284,31 @@ class Project:
 
     # Lists of images ----------------------------------------------------------------------------------------------
 
+    def named(self, name: str) -> str:
+        """Return the name that a class of the model has now."""
+        return self.notes.state.renamed.get(name, name)
+
+    def model_classes(self) -> list[str]:
+        """Return the names that the classes of the model have now; two are the same if they were merged."""
+        return [self.named(name) for name in self.rounds.result.classes] if self.rounds.result else []
+
     def guesses(self) -> dict[str, tuple[str, float, float]]:
         """Return id → predicted class, its probability and the consensus, for all images of the last result."""
         result = self.rounds.result
         if result is None:
             return {}
-        if self.guessed[0] == (result, self.index.shown):
+        classes, shown = self.model_classes(), self.index.shown
+        if self.guessed[0] == (result, classes, shown):
             return self.guessed[1]
         best = result.probs.argmax(1)
         rows = zip(result.names, best.tolist(), result.probs.max(1).tolist(), result.consensus.tolist(), strict=True)
-        shown = self.index.shown
-        self.guessed = (
-            (result, shown),
-            {
-                shown[name]: (result.classes[number], round(prob, 4), round(agreed, 4))
-                for name, number, prob, agreed in rows
-                if name in shown
-            },
-        )
-        return self.guessed[1]
+        found = {
+            shown[name]: (classes[number], round(prob, 4), round(agreed, 4))
+            for name, number, prob, agreed in rows
+            if name in shown
+        }
+        self.guessed = (result, classes, shown), found
+        return found
 
     def list_images(self, name: str, of_class: str = "") -> list[list[Any]]:
         """Return the images of a list: id, label, mark, guess, its probability, and the consensus of each.
@@ -349,7 +361,8 @@ class Project:
 
     def doubted(self) -> list[str]:
         """Return the ids of labels that may be wrong, and that nobody has changed or confirmed since."""
-        found = [(self.index.shown.get(doubt.name), doubt.given) for doubt in self.rounds.checked()[1]]
+        doubts = self.rounds.checked()[1]
+        found = [(self.index.shown.get(doubt.name), self.named(doubt.given)) for doubt in doubts]
         confirmed = set(self.present(self.notes.state.confirmed))
         return [key for key, given in found if key and key not in confirmed and self.marked(key)[0] == given]
 
@@ -357,16 +370,16 @@ class Project:
         """Return id → what doubted labels should be, in the form of `guesses`."""
         shown = self.index.shown
         found = [doubt for doubt in self.rounds.checked()[1] if doubt.name in shown]
-        return {shown[doubt.name]: (doubt.suggested, doubt.score, 0.0) for doubt in found}
+        return {shown[doubt.name]: (self.named(doubt.suggested), doubt.score, 0.0) for doubt in found}
 
-    def predictions(self, least: float = 0.0) -> dict[str, tuple[str, float]]:
-        """Return file → class and probability: given labels with 1, predictions of at least this probability else."""
+    def predictions(self) -> dict[str, tuple[str, float]]:
+        """Return file → class and probability; given labels have 1."""
         with self.lock:
             guesses, state, found = self.guesses(), self.notes.state, {}
             for key, name in self.index.names.items():
                 if label := state.labels.get(file_name(name)):
                     found[name] = label, 1.0
-                elif key in guesses and guesses[key][1] >= least:
+                elif key in guesses:
                     found[name] = guesses[key][0], guesses[key][1]
             return found
 
@@ -380,9 +393,8 @@ class Project:
 
 def describe(event: Event) -> str:
     """Return an event in words, for the undo button."""
-    kind, files = event["event"], plural(len(event.get("files", ())), "image")
-    if kind == "rename":
+    if event["event"] == "rename":
         return f"rename {event['from']} to {event['to']}"
-    return {"class": f"new class {event.get('name')}", "label": f"{event.get('class')}: {files}"}.get(
-        kind, f"{kind}: {files}"
-    )
+    if event["event"] == "class":
+        return f"new class {event['name']}"
+    return f"{event.get('class', event['event'])}: {plural(len(event['files']), 'image')}"

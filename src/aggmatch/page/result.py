@@ -37,26 +37,6 @@ class Round:
         return int(self.path.name)
 
 
-class Estimate(NamedTuple):
-    """How accurate a model is, in percent, measured on labels that it had not seen."""
-
-    labels: int
-    """Labels that the model learned from."""
-    right: int
-    tested: int
-    """Images on which it was measured."""
-    low: float
-    high: float
-    """95 % interval."""
-    gain: float | None = None
-    """Points that the last doubling of the labels added, by a simple classifier; None if there are too few labels."""
-
-    @property
-    def accuracy(self) -> float:
-        """Share of correct predictions in percent."""
-        return 100 * self.right / self.tested
-
-
 class Doubtful(NamedTuple):
     """A given label that other images contradict."""
 

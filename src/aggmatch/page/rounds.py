@@ -13,7 +13,8 @@ from typing import Any
 from aggmatch.annotations import State, encode, label_event
 from aggmatch.errors import AggMatchError
 from aggmatch.files import make_folder, write_atomically
-from aggmatch.page.result import Doubtful, Estimate, Result, Round, read_json, write_json
+from aggmatch.page.estimate import Estimate
+from aggmatch.page.result import Doubtful, Result, Round, read_json, write_json
 
 KEPT = 3
 """Rounds whose folders are kept; older ones of the page itself are removed."""
@@ -30,13 +31,19 @@ class Job:
     labels: int
     """Labels that it learns from."""
 
+    def close(self) -> None:
+        """Wait for the end of the process."""
+        self.process.wait()
+        assert self.process.stdin
+        self.process.stdin.close()
+
 
 class Rounds:
     """Starts and follows the processes of a project.
 
     out: folder of the rounds; images: folder of the images. changes: layers of settings, as (source, dotted values).
 
-    Example: `rounds.train(state)`, and some seconds later `rounds.progress()` and `rounds.result`.
+    Example: `rounds.train(state, 200)`, and some seconds later `rounds.progress()` and `rounds.result`.
     """
 
     def __init__(self, out: Path, images: Path, changes: Sequence[tuple[str, Mapping[str, Any]]] = ()) -> None:
@@ -44,6 +51,8 @@ class Rounds:
         self.history_file = out / "history.jsonl"
         self.suggestions = out / "suggestions.json"
         self.job: Job | None = None
+        self.wanted = False
+        """Whether training begins when the preparation ends."""
         self.failure = ""
         """Why the last training failed; empty if it did not."""
         self.unprepared = ""
@@ -81,17 +90,23 @@ class Rounds:
 
     def prepare(self, files: Sequence[str]) -> None:
         """Begin to compute features and first suggestions in the background."""
-        if self.job is None:
-            folder = Round(make_folder(self.out / "preparation"))
-            self.begin("prepare", folder, 0, {"files": list(files), "suggestions": str(self.suggestions)})
+        folder = Round(make_folder(self.out / "preparation"))
+        more = {"files": list(files), "images": len(files), "suggestions": str(self.suggestions)}
+        self.begin("prepare", folder, 0, more)
 
-    def train(self, state: State) -> None:
-        """Begin to train on the labels so far; a preparation ends then: what it computed is cached."""
+    def train(self, state: State, images: int) -> None:
+        """Begin to train on the labels so far, or note that it is wanted while a preparation computes what it needs.
+
+        images: how many there are in all.
+        """
+        self.wanted = False
         if self.training:
             raise AggMatchError("A model is being trained already. Wait until it ends, or stop it.")
         if len(set(state.labels.values())) < 2:
             raise AggMatchError("Label images of at least two classes first.")
-        self.stop()
+        if self.job:
+            self.wanted = True
+            return
         number = max((folder.number for folder in self.folders()), default=0) + 1
         folder = Round(make_folder(self.out / f"{number:04d}"))
         by_class: dict[str, list[str]] = {}
@@ -99,7 +114,7 @@ class Rounds:
             by_class.setdefault(name, []).append(file)
         events = b"".join(encode(label_event(files, name)) for name, files in by_class.items())
         write_atomically(folder.labels, events)
-        self.begin("train", folder, len(state.labels), {"history": str(self.history_file)})
+        self.begin("train", folder, len(state.labels), {"images": images, "history": str(self.history_file)})
 
     def begin(self, kind: str, folder: Round, labels: int, more: Mapping[str, Any]) -> None:
         """Start a process."""
@@ -111,7 +126,7 @@ class Rounds:
         with folder.log.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "aggmatch.page.worker", str(file)],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # its end tells the process that the server is gone, however that died
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for the server, which then ends the process
@@ -120,6 +135,7 @@ class Rounds:
 
     def stop(self) -> None:
         """End the process, if there is one, and wait for that."""
+        self.wanted = False
         if self.job is None:
             return
         self.job.process.terminate()
@@ -127,7 +143,7 @@ class Rounds:
             self.job.process.wait(10)
         except subprocess.TimeoutExpired:
             self.job.process.kill()
-            self.job.process.wait()
+        self.job.close()
         self.job = None
 
     def follow(self) -> None:
@@ -140,6 +156,7 @@ class Rounds:
         if self.job is None or (code := self.job.process.poll()) is None:
             return
         job, self.job = self.job, None
+        job.close()
         if code and job.kind == "train":
             self.failure = f"Training failed: {failure_of(job, code)}"
         elif code:
@@ -163,12 +180,13 @@ class Rounds:
     # What is known ------------------------------------------------------------------------------------------------
 
     def progress(self) -> dict[str, Any] | None:
-        """Return stage, done and total of the running process; None if there is none."""
+        """Return stage, done, total and time left of the running process; None if there is none."""
         if self.job is None:
             return None
         status = read_json(self.job.folder.status) or {}
-        start = {"stage": "Starting", "done": 0, "total": 0}
-        return {"kind": self.job.kind, "labels": self.job.labels, **start, **status}
+        start = {"stage": "Starting", "done": 0, "total": 0, "left": ""}
+        facts = {"kind": self.job.kind, "labels": self.job.labels, "wanted": self.wanted}
+        return facts | start | status
 
     def checked(self) -> tuple[Estimate | None, list[Doubtful]]:
         """Return the estimated accuracy of the result, if there is one, and the labels that may be wrong.
@@ -179,7 +197,7 @@ class Rounds:
         with suppress(TypeError, KeyError):
             estimate = found["estimate"]
             doubts = [Doubtful(*doubt) for doubt in found["doubts"]]
-            return estimate and Estimate(*estimate), [doubt for doubt in doubts if doubt.score > 0]
+            return estimate and Estimate(**estimate), [doubt for doubt in doubts if doubt.score > 0]
         return None, []
 
     def history(self) -> list[Estimate]:
@@ -188,7 +206,7 @@ class Rounds:
         with suppress(OSError):
             for line in self.history_file.read_bytes().splitlines():
                 with suppress(ValueError, TypeError):  # a line that a kill cut short
-                    found.append(Estimate(*json.loads(line)))
+                    found.append(Estimate(**json.loads(line)))
         return found
 
     def suggested(self) -> list[str]:

@@ -5,7 +5,7 @@ import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
@@ -63,19 +63,26 @@ class Access:
 
     def refusal(self, request: HTTPConnection, method: str) -> str:
         """Return why a request is refused; empty if it is not."""
-        host = request.headers.get("host", "")
-        if self.local and urlsplit(f"//{host}").hostname not in LOCAL:
+        host, origin = (request.headers.get(name, "") for name in ("host", "origin"))
+        if self.local and parts_of(f"//{host}").hostname not in LOCAL:
             return f"This server answers to local names only, not to '{host}'."
         offered = [request.cookies.get(COOKIE), request.query_params.get("token"), request.headers.get(HEADER)]
         if not self.local and not any(map(self.matches, offered)):
             return "The link needs its token. Use the address that the command printed."
         if method not in SAFE:
-            origin = request.headers.get("origin", "")
-            if urlsplit(origin).netloc != host or not host:
+            if parts_of(origin).netloc != host or not host:
                 return "Requests of other sites are refused."
             if not self.matches(request.headers.get(HEADER)):
                 return "The token of the page is not valid any more. Reload the page."
         return ""
+
+
+def parts_of(address: str) -> SplitResult:
+    """Return the parts of an address; empty ones if it is not valid."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
 
 
 class Guard:

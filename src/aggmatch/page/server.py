@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
@@ -20,6 +20,7 @@ from aggmatch.data.own.decode import printable
 from aggmatch.errors import AggMatchError
 from aggmatch.page import outputs
 from aggmatch.page.index import PHOTO, jpeg
+from aggmatch.page.listen import gone
 from aggmatch.page.project import ConflictError, Project
 from aggmatch.page.security import Access, Guard
 
@@ -54,7 +55,7 @@ def make_app(project: Project, access: Access) -> Starlette:
         Route("/api/sort", page.posted(page.sort), methods=["POST"]),
         Route("/download/{name}", page.download),
     ]
-    handlers: dict[Any, Any] = {AggMatchError: refused, HTTPException: refused}
+    handlers: dict[Any, Any] = {AggMatchError: refused, HTTPException: refused, ClientDisconnect: gone}
     return Starlette(routes=routes, middleware=[Middleware(Guard, access=access)], exception_handlers=handlers)
 
 
@@ -157,19 +158,19 @@ class Page:
         result, index = self.project.rounds.result, self.project.index
         if result is None or name not in result.position or not result.why:
             return None
-        row, why = result.position[name], result.why
+        row, why, classes = result.position[name], result.why, self.project.model_classes()
         parts = zip(*(why[key][row] for key in ("source", "share", "held", "given")), strict=True)
         examples = [
             {
                 "id": index.shown.get(result.names[source]) if source >= 0 else None,
                 "share": round(float(share), 4),
-                "class": result.classes[held],
+                "class": classes[held],
                 "given": bool(given),
             }
             for source, share, held, given in parts
         ]
         shares = {
-            title: {result.classes[k]: round(float(values[row, k]), 4) for k in values[row].argsort()[::-1][:4]}
+            title: {classes[k]: round(float(values[row, k]), 4) for k in values[row].argsort()[::-1][:4]}
             for title, values in (("model", result.probs), ("neighbours", why["refined"]), ("votes", why["votes"]))
         }
         return {"examples": examples, "shares": shares, "consensus": round(float(result.consensus[row]), 4)}

@@ -2,8 +2,8 @@
 
 import io
 import json
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -23,11 +23,14 @@ from aggmatch.config import Changes
 from aggmatch.data.own.decode import Budget, decode_stream, printable, reason
 from aggmatch.inference.model import TrainedModel
 from aggmatch.page.batching import Batcher, BusyError, Predict
+from aggmatch.page.listen import gone
 from aggmatch.page.openapi import describe
 from aggmatch.runs.folder import RunFolder
 from aggmatch.tables import plural
 
 MEGABYTE = 10**6
+TOGETHER = 8
+"""Requests of the largest size that are held at the same time."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,8 @@ def make_app(
         Route("/classes", service.classes),
         Route("/openapi.json", service.description),
     ]
-    return Starlette(routes=routes, lifespan=running, exception_handlers={HTTPException: refused})
+    handlers: dict[Any, Any] = {HTTPException: refused, ClientDisconnect: gone}
+    return Starlette(routes=routes, lifespan=running, exception_handlers=handlers)
 
 
 def refused(request: Request, error: Exception) -> Response:
@@ -125,6 +129,8 @@ class Service:
         self.batcher = batcher
         self.budget = Budget()
         self.predicted = 0
+        self.held = 0
+        """Bytes of the requests that are being answered."""
 
     async def health(self, request: Request) -> Response:
         """Whether the server works, and what it has done."""
@@ -141,7 +147,11 @@ class Service:
 
     async def predict(self, request: Request) -> Response:
         """The class of each image of a request."""
-        images = await self.read(request)
+        with self.limited(request):
+            return await self.answer_to(await self.read(request))
+
+    async def answer_to(self, images: list[Image]) -> Response:
+        """The class of each image."""
         if not images:
             raise HTTPException(400, "The request holds no image: send one as its body, or several as form files.")
         if len(images) > self.most_images:
@@ -151,7 +161,7 @@ class Service:
         try:
             probs = iter(await self.batcher.predict(np.stack(good)) if good else ())
         except BusyError:
-            raise HTTPException(503, "Too many images are waiting. Try again soon.", {"retry-after": "1"}) from None
+            raise busy() from None
         self.predicted += len(good)
         answers = [
             {"file": image.name, "error": f"Not an image: {why}."}
@@ -181,9 +191,37 @@ class Service:
                 found.append((None, reason(error)))
         return found
 
+    @contextmanager
+    def limited(self, request: Request) -> Iterator[None]:
+        """Within, refuse the body of a request if it is too large, by its header or when it arrives.
+
+        Also if the requests that are being answered are too large together: so memory is bounded.
+        """
+        problem = HTTPException(413, f"A request may have at most {self.most_bytes / MEGABYTE:g} MB.")
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self.most_bytes:
+            raise problem
+        receive, total = request._receive, 0
+
+        async def counted() -> Any:
+            nonlocal total
+            message = await receive()
+            size = len(message.get("body", b""))
+            total, self.held = total + size, self.held + size
+            if total > self.most_bytes:
+                raise problem
+            if self.held > TOGETHER * self.most_bytes:
+                raise busy()
+            return message
+
+        request._receive = counted
+        try:
+            yield
+        finally:
+            self.held -= total
+
     async def read(self, request: Request) -> list[Image]:
-        """Return the images of a request: form files, or its whole body. Large requests are refused early."""
-        limited(request, self.most_bytes)
+        """Return the images of a request: form files, or its whole body."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "multipart/form-data":
             body = await request.body()
@@ -198,20 +236,6 @@ class Service:
             raise HTTPException(status, str(error.detail)) from None
 
 
-def limited(request: Request, most: int) -> None:
-    """Refuse a request whose body is too large, by its header or when it arrives."""
-    problem = HTTPException(413, f"A request may have at most {most / MEGABYTE:g} MB.")
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > most:
-        raise problem
-    receive, total = request._receive, 0
-
-    async def counted() -> Any:
-        nonlocal total
-        message = await receive()
-        total += len(message.get("body", b""))
-        if total > most:
-            raise problem
-        return message
-
-    request._receive = counted
+def busy() -> HTTPException:
+    """Return the answer to a request for which there is no room now."""
+    return HTTPException(503, "Too many images are waiting. Try again soon.", {"retry-after": "1"})

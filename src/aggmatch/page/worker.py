@@ -4,10 +4,12 @@
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aggmatch.active import find_doubts, suggest
+from aggmatch.augment.settings import ViewSettings
 from aggmatch.cache import Cache
 from aggmatch.config import Layer
-from aggmatch.data import DataSet, load
+from aggmatch.console import TimeLeft
+from aggmatch.data import load
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import predict
 from aggmatch.features import PLAIN
@@ -26,10 +30,12 @@ from aggmatch.files import cache_folder
 from aggmatch.inference.pool import pretrained_store
 from aggmatch.methods import load_method
 from aggmatch.page.crossval import cross_validate, gain_of_doubling
-from aggmatch.page.result import Doubtful, Estimate, Result, Round, write_json
+from aggmatch.page.estimate import Estimate, judge
+from aggmatch.page.result import Doubtful, Result, Round, write_json
 from aggmatch.progress import Progress, listening
 from aggmatch.runs.stats import wilson
 from aggmatch.settings import RunSettings, resolve_quick
+from aggmatch.tables import duration
 from aggmatch.training.inputs import FeatureInputs
 from aggmatch.training.run import Run, start
 
@@ -38,13 +44,17 @@ if TYPE_CHECKING:
 
 PAUSE = 0.25
 """Seconds between two writes of the status."""
+SOON = 5.0
+"""Seconds below which no time left is shown."""
+VIEWED = 20_000
+"""Views of each kind that are cached in all, at least one of each image; see `settings_of`."""
 SUGGESTED = 100
 """Images that are suggested at a time."""
 EXPLAINED_BY = 8
 """K."""
 BATCH = 500
 FEWEST = 5
-"""Images below which an accuracy is not worth showing."""
+"""Labels that were left out, below which an accuracy is not worth showing."""
 
 
 class Status:
@@ -55,23 +65,35 @@ class Status:
 
     def stage(self, title: str) -> Progress:
         """Begin a stage; return its progress callback."""
-        self.write(title, 0, 0)
+        self.write(title, 0, 0, "")
+        rest = TimeLeft(0, 0)
 
         def report(done: int, total: int) -> None:
+            rest.total = total
+            rest.note(done)
+            seconds = rest.seconds()
+            left = "" if seconds is None or seconds < SOON else f"about {duration(seconds)} left"
             if time.monotonic() - self.written > PAUSE or done == total:
-                self.write(title, done, total)
+                self.write(title, done, total, left)
 
         return report
 
-    def write(self, title: str, done: int, total: int) -> None:
+    def write(self, title: str, done: int, total: int, left: str) -> None:
         """Write the status now."""
         self.written = time.monotonic()
-        write_json(self.path, {"stage": title, "done": done, "total": total})
+        write_json(self.path, {"stage": title, "done": done, "total": total, "left": left})
 
 
-def settings_of(folder: str, labels: Path | None, changes: Iterable[tuple[str, dict[str, Any]]]) -> RunSettings:
-    """Return the settings of a round: the recipe of own images, all labels for training, then the user's changes."""
+def settings_of(
+    folder: str, labels: Path | None, images: int, changes: Iterable[tuple[str, dict[str, Any]]]
+) -> RunSettings:
+    """Return the settings of a round: the recipe of own images, all labels for training, then the user's changes.
+
+    images: how many there are. A round sees each of many images a few times only, so that fewer views of each do, and
+    features are ready sooner: with 50,000 images after three passes of the network instead of nine.
+    """
     own = {"data.name": folder, "data.holdout": 0, "runtime.snapshots": [1.0], "train.evaluate_every": 2**20}
+    own["views.cached"] = max(1, min(ViewSettings.cached, VIEWED // images))
     if labels:
         own["data.labels_file"] = str(labels)
     return resolve_quick([Layer("the label page", own), *(Layer(source, values) for source, values in changes)])
@@ -109,6 +131,7 @@ def read_pixels(settings: RunSettings, files: list[str]) -> tuple[Tensor, list[s
 def train(settings: RunSettings, folder: Round, history: Path, status: Status) -> None:
     """Train on the labels of a round and write its result; then check it by cross-validation."""
     data = settings.data
+    status.stage("Reading")
     images = load(
         data.name,
         side=data.side,
@@ -172,7 +195,8 @@ def check(run: Run, result: Result, features: Tensor, folder: Round, history: Pa
     probs, labeled, labels = result.probs.copy(), run.split.labeled, run.split.labels
     for position, row in unseen.items():
         probs[position] = row
-    estimate = measure(run.data, run, unseen, dict(zip(labeled.tolist(), labels.tolist(), strict=True)))
+    given = dict(zip(labeled.tolist(), labels.tolist(), strict=True))
+    estimate = measure(run, features, result, unseen, given)
     estimate = estimate and estimate._replace(gain=gain_of_doubling(features[labeled], labels))
     doubts = [
         Doubtful(
@@ -180,23 +204,32 @@ def check(run: Run, result: Result, features: Tensor, folder: Round, history: Pa
         )
         for doubt in find_doubts(features, labeled, labels, torch.from_numpy(probs))
     ]
-    write_json(folder.checked, {"estimate": estimate, "doubts": doubts})
+    write_json(folder.checked, {"estimate": estimate and estimate._asdict(), "doubts": doubts})
     if estimate:
         with history.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(estimate) + "\n")
+            file.write(json.dumps(estimate._asdict()) + "\n")
 
 
-def measure(data: DataSet, run: Run, unseen: dict[int, NDArray[np.float32]], given: dict[int, int]) -> Estimate | None:
-    """Return the accuracy on test images if there are any, or else by cross-validation; None if that is too few."""
-    if len(data.test):
-        right, tested = round((run.folder.result() or {})["accuracy"] * len(data.test) / 100), len(data.test)
-    else:
-        tested = len(unseen)
-        right = sum(int(row.argmax()) == given[position] for position, row in unseen.items())
-    return Estimate(len(given), right, tested, *wilson(right, tested)) if tested >= FEWEST else None
+def measure(
+    run: Run, features: Tensor, result: Result, unseen: dict[int, NDArray[np.float32]], given: dict[int, int]
+) -> Estimate | None:
+    """Return the accuracy on test images if there are any, or else on images without a label; None if that is unknown.
+
+    unseen, given: see `judge`.
+    """
+    if tested := len(run.data.test):
+        accuracy = (run.folder.result() or {})["accuracy"]
+        return Estimate(len(given), accuracy, *wilson(round(accuracy * tested / 100), tested), tested)
+    return Estimate(len(given), *judge(features, result.probs, unseen, given)) if len(unseen) >= FEWEST else None
 
 
 # The process ------------------------------------------------------------------------------------------------------
+
+
+def end_with_server() -> None:
+    """End this process when the server does, which has the other end of the standard input."""
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
 
 
 def main(path: Path) -> None:
@@ -207,11 +240,11 @@ def main(path: Path) -> None:
     try:
         with listening(status.stage):
             if job["kind"] == "prepare":
-                settings = settings_of(job["folder"], None, job["changes"])
+                settings = settings_of(job["folder"], None, job["images"], job["changes"])
                 if settings.train.backbone == "frozen":
                     prepare(settings, *read_pixels(settings, job["files"]), Path(job["suggestions"]))
             else:
-                settings = settings_of(job["folder"], folder.labels, job["changes"])
+                settings = settings_of(job["folder"], folder.labels, job["images"], job["changes"])
                 train(settings, folder, Path(job["history"]), status)
     except AggMatchError as error:
         write_json(folder.status, {"error": str(error)})
@@ -219,4 +252,5 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    Thread(target=end_with_server, daemon=True).start()
     main(Path(sys.argv[1]))

@@ -8,6 +8,9 @@ let last = Promise.resolve();
 let waiting = 0;
 let unreachable = false;
 
+class Refusal extends Error {} // the server answered, and said why not
+
+const reason = (error) => (error instanceof Refusal ? error.message : "The server does not answer.");
 const pause = (time) => new Promise((done) => setTimeout(done, time));
 
 export const newId = () => [...crypto.getRandomValues(new Uint8Array(8))].map((b) => b.toString(16).padStart(2, "0")).join("");
@@ -23,7 +26,7 @@ function tell(text, problem = false) {
 export async function get(address) {
   const answer = await fetch(address);
   const body = await answer.json();
-  if (!answer.ok) throw new Error(body.error);
+  if (!answer.ok) throw new Refusal(body.error);
   return body;
 }
 
@@ -39,8 +42,10 @@ async function renewToken() {
 async function send(address, body) {
   const options = { method: "POST", headers: { "content-type": "application/json", "x-token": token }, body: JSON.stringify(body) };
   const answer = await fetch(address, options);
-  if (answer.status === 403 && (await renewToken())) return send(address, body);
-  return { status: answer.status, ...(await answer.json()) };
+  const found = await answer.json();
+  if (answer.status !== 403) return found;
+  if (await renewToken()) return send(address, body);
+  throw new Refusal(found.error); // works again once the new link was opened in any tab
 }
 
 // Returns the answer of the server, which holds the new state. `makeBody` is called when it is this request's turn.
@@ -54,9 +59,9 @@ export function post(address, makeBody = () => ({})) {
         const answer = await send(address, body);
         unreachable = false;
         return answer;
-      } catch {
+      } catch (error) {
         unreachable = true;
-        tell(`Not saved yet: ${count(waiting, "change")}. The server does not answer; trying again.`, true);
+        tell(`Not saved yet: ${count(waiting, "change")}. ${reason(error)} Trying again.`, true);
         await pause(PAUSE);
       }
     }
@@ -69,10 +74,11 @@ export function post(address, makeBody = () => ({})) {
   return turn;
 }
 
-export function reachable(works) {
-  if (works && unreachable && !waiting) tell("");
-  if (!works) tell("The server does not answer.", true);
-  unreachable = !works;
+// error: why the server could not be asked for news; null if it answered.
+export function reachable(error) {
+  if (!error && unreachable && !waiting) tell("");
+  if (error && !waiting) tell(reason(error), true);
+  unreachable = Boolean(error);
 }
 
 window.addEventListener("beforeunload", (event) => {

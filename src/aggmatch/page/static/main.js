@@ -50,10 +50,12 @@ function update(answer) {
 }
 
 async function poll() {
-  if (!document.hidden) {
-    const answer = await get(`/api/state${state ? `?since=${state.version}` : ""}`).catch(() => null);
-    reachable(answer !== null);
-    if (answer) update(answer);
+  if (!document.hidden || state?.training.progress) {
+    const answer = await get(`/api/state${state ? `?since=${state.version}` : ""}`).catch((error) => void reachable(error));
+    if (answer) {
+      reachable(null);
+      update(answer);
+    }
   }
   setTimeout(poll, state?.training.progress ? BUSY : IDLE);
 }

@@ -7,7 +7,7 @@ const DRAWING = "http://www.w3.org/2000/svg";
 
 export function setUp(update) {
   one("#train-now").addEventListener("click", async () => update(await post("/api/train")));
-  one("#train-stop").addEventListener("click", async () => update(await post("/api/stop")));
+  one("#stop").addEventListener("click", async () => update(await post("/api/stop")));
   one("#every").addEventListener("change", async (event) => {
     const every = Number(event.target.value);
     update(await post("/api/every", () => ({ every })));
@@ -28,14 +28,15 @@ export function show({ training, counts }) {
   busy.hidden = !progress;
   if (progress) {
     const many = progress.total > 0 ? ` ${progress.done.toLocaleString("en")} of ${progress.total.toLocaleString("en")}` : "";
-    one("span", busy).textContent = `${progress.stage}${many}`;
+    const [what, rest] = all("span", busy);
+    what.textContent = `${progress.stage}${many}`;
+    rest.textContent = [progress.left, progress.wanted ? "then training begins" : ""].filter(Boolean).join("; ");
     const bar = one("progress", busy);
     if (progress.total > 0) Object.assign(bar, { max: progress.total, value: progress.done });
     else bar.removeAttribute("value");
   }
   const trains = progress?.kind === "train";
-  one("#train-now").disabled = trains;
-  one("#train-stop").hidden = !trains;
+  one("#train-now").disabled = trains || Boolean(progress?.wanted);
   if (document.activeElement !== one("#every")) one("#every").value = training.every;
   one("#new-labels").textContent = training.trained
     ? `The model learned from ${count(training.labeled, "label")}. New since then: ${Math.max(0, counts.labeled - training.labeled)}.`
@@ -46,7 +47,7 @@ export function show({ training, counts }) {
   one("#sort-what [data-trained]").disabled = !training.trained;
   one("#accuracy").textContent = estimate ? `${estimate.accuracy.toFixed(0)} %` : "–";
   one("#interval").textContent = estimate
-    ? `95 % interval: ${estimate.low.toFixed(0)} to ${estimate.high.toFixed(0)} %; ${estimate.right} of ${estimate.tested} images right, with ${count(estimate.labels, "label")}`
+    ? `95 % interval: ${estimate.low.toFixed(0)} to ${estimate.high.toFixed(0)} %, ${estimate.tested ? `on ${count(estimate.tested, "test image")}` : "on the images without a label"}, with ${count(estimate.labels, "label")}`
     : training.trained && trains ? "being estimated …" : "";
   const gauge = one(".gauge");
   gauge.hidden = !estimate;
