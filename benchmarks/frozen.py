@@ -89,7 +89,7 @@ def measure_speed(data: DataSet) -> dict[str, float]:
 
 
 def bare(network: Network, pixels: Tensor) -> None:
-    """Pass normalised images through the backbone, in the batches and threads of the feature store, and do nothing else."""
+    """Pass normalised images through the backbone alone, in the batches and threads of the feature store."""
     frozen = network.frozen
     assert frozen is not None
     batches = network.normalized(pixels).contiguous(memory_format=torch.channels_last).split(batch_of(network, pixels))

@@ -75,9 +75,9 @@ class Block(nn.Module):
 class EfficientNetLite0(nn.Module):
     """A small network for photos, with ImageNet weights (extra `pretrained`); grey images are shown as colour.
 
-    Maps images (B, 1 or 3, H, W) of any size to features (B, 2368): means over the quarters of the image after the stage
-    with 192 channels, over the image after the last stage, and after the last layer. Earlier layers know shapes and
-    where they are, which the classes of ImageNet do not need, but those of others do.
+    Maps images (B, 1 or 3, H, W) of any size to features (B, 2368): means over the quarters of the image after the
+    stage with 192 channels, over the image after the last stage, and after the last layer. Earlier layers know shapes
+    and where they are, which the classes of ImageNet do not need, but those of others do.
 
     Example: `EfficientNetLite0(3)(torch.zeros(2, 3, 112, 112)).shape` is (2, 2368).
     """
