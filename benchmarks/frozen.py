@@ -11,7 +11,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -76,9 +76,11 @@ def measure_speed(data: DataSet) -> dict[str, float]:
     freeze(network.frozen)
     network.normalize_by(data.train.pixels)
     pixels = data.train.pixels[:600]
+    normalized = network.normalized(pixels).contiguous(memory_format=torch.channels_last)
+    batches = normalized.split(batch_of(network, pixels))
     speeds: dict[str, list[float]] = {"bare": [], "weak": [], "strong": []}
     for number in range(ROUNDS):
-        speeds["bare"].append(len(pixels) / seconds(lambda: bare(network, pixels)))
+        speeds["bare"].append(len(pixels) / seconds(lambda: bare(network, batches)))
         for view in ("weak", "strong"):
             with tempfile.TemporaryDirectory() as folder:
                 store = FeatureStore(network, Augmenter(ViewSettings(), mirror=True), folder)
@@ -88,11 +90,10 @@ def measure_speed(data: DataSet) -> dict[str, float]:
     return {name: median(values) for name, values in speeds.items()}
 
 
-def bare(network: Network, pixels: Tensor) -> None:
-    """Pass normalised images through the backbone alone, in the batches and threads of the feature store."""
+def bare(network: Network, batches: Sequence[Tensor]) -> None:
+    """Pass batches of normalised images through the backbone alone, with the threads of the feature store."""
     frozen = network.frozen
     assert frozen is not None
-    batches = network.normalized(pixels).contiguous(memory_format=torch.channels_last).split(batch_of(network, pixels))
     with torch.inference_mode():
         in_parallel(lambda position: frozen(batches[position]), len(batches), network.mean.device)
 

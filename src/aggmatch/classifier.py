@@ -241,7 +241,7 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if use == "auto":
             photos = size.side is None or size.side >= LEAST_PHOTO
             use = "frozen" if photos and find_spec(WEIGHTS_PACKAGE) else "scratch"
-        named = {} if use == "frozen" else {"recipe": "paper"}
+        named = {"recipe": "paper"} if use == "scratch" else {}
         return recipe_of_use(use, choose_device(self.device).type) | named | {"train.backbone": use}
 
     def _train(self, run: Run) -> TrainedModel:

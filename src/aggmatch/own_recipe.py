@@ -18,7 +18,6 @@ FINETUNE: dict[str, dict[str, Any]] = {
     "cuda": {"train.steps": 2000, "train.batch": 32},
 }
 """What fine-tuning changes of the recipe of photos, by device: it ends in minutes."""
-AVERAGED: dict[str, Any] = {"train.backbone": "finetune", "optim.average": 0.99, "runtime.checkpoint_every": 200}
 
 
 def default_use(device: str, *, weights: bool, side: int | None) -> BackboneUse:
@@ -36,9 +35,9 @@ def default_use(device: str, *, weights: bool, side: int | None) -> BackboneUse:
 
 def recipe_of_use(use: str, device: str) -> dict[str, Any]:
     """Return the recipe of images of your own for a use of the backbone on a kind of device, `cpu` or `cuda`."""
-    if use == "frozen":
-        return FOLDER | PHOTOS
-    return FOLDER | (PHOTOS | AVERAGED | FINETUNE[device] if use == "finetune" else FROM_SCRATCH[device])
+    if use == "scratch":
+        return FOLDER | FROM_SCRATCH[device]
+    return FOLDER | PHOTOS | ({"train.backbone": use} | FINETUNE[device] if use == "finetune" else {})
 
 
 def own_recipe(data: str, chosen: Mapping[str, Any]) -> dict[str, Any]:

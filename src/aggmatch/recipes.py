@@ -111,6 +111,20 @@ COLD_START: dict[str, Any] = {
 """First steps that work with four labels per class, as far as they were measured: see results/cold-start/README.md."""
 
 ANY = ""
+ON_PRETRAINED: dict[str, dict[str, Any]] = {
+    "aggmatch": {
+        "method.alignment": True,
+        "method.slots": 64,
+        "method.subsets": 8,
+        "method.disjoint": "images",
+        "method.class_weight": 0.1,
+        "method.labeled_slots": "one_hot",
+        "method.labeled_views": "both",
+        "method.confidence": "product",
+    },
+    "fixmatch": {"method.alignment": "uniform", "method.targets": "soft", "method.threshold": 0.8},
+}
+"""Methods on a pretrained backbone, measured on frozen ones: predictions are right early, classes may be lost."""
 NAMED: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {},
     "cold-start": {
@@ -127,26 +141,14 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
         },
         "fixmatch": COLD_START | {"method.alignment": "uniform", "method.targets": "soft"},
     },
-    "frozen": {
-        ANY: FROZEN,
-        "aggmatch": {
-            "method.alignment": True,
-            "method.slots": 64,
-            "method.subsets": 8,
-            "method.disjoint": "images",
-            "method.class_weight": 0.1,
-            "method.labeled_slots": "one_hot",
-            "method.labeled_views": "both",
-            "method.confidence": "product",
-        },
-        "fixmatch": {"method.alignment": "uniform", "method.targets": "soft", "method.threshold": 0.8},
-    },
+    "frozen": {ANY: FROZEN} | ON_PRETRAINED,
+    "finetune": {ANY: {"optim.average": 0.99, "runtime.checkpoint_every": 200}} | ON_PRETRAINED,
 }
 """Named recipes: name → method → settings; `ANY` holds settings of all methods."""
 PREFERRED = {"aggmatch": "cold-start"}
 """The default recipe of a method on a data set with a name, where it is not `paper`. Images of your own, trained from
-scratch, have `paper`: they may have no up direction, which the rotation task of `cold-start` needs. Runs with a frozen
-backbone have `frozen`."""
+scratch, have `paper`: they may have no up direction, which the rotation task of `cold-start` needs. Runs with a
+pretrained backbone have the recipe that is named like its use, `frozen` or `finetune`."""
 SHARES = {"method.warmup": 4, "method.alignment_steps": 3, "method.rotation_steps": 2}
 """A named recipe spends at most one in so many steps on its start, so that it also fits short runs."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from aggmatch.augment.settings import ViewSettings
 from aggmatch.config import (
@@ -145,8 +145,8 @@ class RunSettings(Settings):
     """
 
     recipe: str = "paper"
-    """Named recipe that the defaults come from: `paper`, `cold-start` for a few labels per class, or `frozen` for
-    training on features of a frozen backbone."""
+    """Named recipe that the defaults come from: `paper`, `cold-start` for a few labels per class, `frozen` and
+    `finetune` for a pretrained backbone (`train.backbone`)."""
     method_name: str
     """The setting `method.name`."""
     method: Settings
@@ -232,7 +232,7 @@ def resolve_quick(layers: Sequence[Layer]) -> RunSettings:
 
 def default_recipe(data: str, method: str, use: str | None) -> str:
     """Return the name of the recipe that a run has by default. use: of its backbone."""
-    if use == "frozen":
+    if use in NAMED:
         return use
     return RunSettings.recipe if is_own_images(data) else PREFERRED.get(method, RunSettings.recipe)
 
@@ -269,7 +269,7 @@ def require_text(key: str, value: object, sources: Mapping[str, str]) -> None:
 def method_recipe(data: str, method: str, named: str) -> list[Layer]:
     """Return the layers of default settings of a method: on all data sets, on this one, and in a named recipe."""
     known = OWN if is_own_images(data) else data
-    on_data = {} if named == "frozen" else METHOD.get((known, method), {})
+    on_data = {} if named in get_args(BackboneUse) else METHOD.get((known, method), {})
     return [
         Layer(f"the defaults of {method}", load_method(method).defaults),
         Layer(f"the recipe of {method} on {data}", on_data),

@@ -119,3 +119,15 @@ def test_the_result_of_an_image_does_not_depend_on_the_rest_of_the_batch():
     alone = [randaugment_round(images[i : i + 1], op_N[i : i + 1], magnitude_N[i : i + 1]) for i in range(14)]
     assert torch.equal(together, torch.cat(alone))
     assert distinct(together) == 14
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+def test_families_give_the_same_pixels_on_their_own_images_and_on_the_whole_batch(monkeypatch, interpolation):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (60, 3, 17, 17), dtype=torch.uint8, generator=generator)
+    op_N = torch.arange(60) % len(OPERATIONS)
+    magnitude_N = torch.stack([torch.tensor(list(OPERATIONS.values())[op].continuous).float().mean() for op in op_N])
+    grouped = randaugment_round(images, op_N, magnitude_N, interpolation=interpolation)
+    monkeypatch.setattr("aggmatch.augment.randaugment.shapes_may_vary", lambda _: False)
+    assert torch.equal(randaugment_round(images, op_N, magnitude_N, interpolation=interpolation), grouped)
+    assert not torch.equal(grouped, images)

@@ -1,7 +1,7 @@
 """The operations of RandAugment, on batches in which every image has its own operation and magnitude.
 
-There are three families of operations. One round applies each family once to the whole batch, with neutral parameters
-for images whose operation belongs to another family:
+There are three families of operations. One round applies each family once: on a CPU to its own images, elsewhere to the
+whole batch, with neutral parameters for the others, because shapes may not depend on values there:
 
 - geometric: one inverse affine matrix per image, one gather;
 - table: one lookup table per image and channel, one gather;
@@ -65,6 +65,9 @@ OPERATIONS: dict[str, Operation] = {
 }
 INDEX = {name: index for index, name in enumerate(OPERATIONS)}
 """Name of an operation → its number in `op_N`."""
+FAMILIES: tuple[Family, ...] = ("geometric", "table", "blend", "none")
+FAMILY_OF = torch.tensor([FAMILIES.index(operation.family) for operation in OPERATIONS.values()])
+"""Number of an operation → position of its family."""
 
 
 def pick(images: Tensor, row: Tensor, column: Tensor) -> Tensor:
@@ -226,7 +229,7 @@ def randaugment_round(
     images: Tensor,
     op_N: Tensor,
     magnitude_N: Tensor,
-    families: Collection[Family] = ("geometric", "table", "blend"),
+    families: Collection[Family] = FAMILIES,
     interpolation: Interpolation = "nearest",
 ) -> Tensor:
     """Apply one operation to every image: number `INDEX[name]`, magnitude in the unit of `Operation`.
@@ -235,13 +238,35 @@ def randaugment_round(
     """
     if kernels := kernels_on(images.device.type):
         return kernels.randaugment_round(images, op_N, magnitude_N, INDEX, interpolation == "bilinear")
-    if "geometric" in families:
-        images = warp(images, inverse_affine(op_N, magnitude_N, images.shape[-1]), interpolation)
-    if "table" in families:
-        images = tone(images, op_N, magnitude_N)
-    if "blend" in families:
-        images = blend(images, op_N, magnitude_N)
-    return images
+    if not shapes_may_vary(images.device.type):
+        for family in families:
+            images = apply_family(family, images, op_N, magnitude_N, interpolation)
+        return images
+    changed, family_N = images.clone(), FAMILY_OF[op_N]
+    for family in families:
+        index = (family_N == FAMILIES.index(family)).nonzero()[:, 0]
+        changed[index] = apply_family(family, images[index], op_N[index], magnitude_N[index], interpolation)
+    return changed
+
+
+def apply_family(
+    family: Family, images: Tensor, op_N: Tensor, magnitude_N: Tensor, interpolation: Interpolation
+) -> Tensor:
+    """Apply one family of operations; images of others stay unchanged. (N, C, H, W) → (N, C, H, W)."""
+    match family:
+        case "geometric":
+            return warp(images, inverse_affine(op_N, magnitude_N, images.shape[-1]), interpolation)
+        case "table":
+            return tone(images, op_N, magnitude_N)
+        case "blend":
+            return blend(images, op_N, magnitude_N)
+        case "none":
+            return images
+
+
+def shapes_may_vary(device: str) -> bool:
+    """Whether shapes may depend on values: a CPU has no graph to capture and nothing to wait for."""
+    return device == "cpu"
 
 
 @cache
