@@ -60,7 +60,7 @@ def measure(data: DataSet, fold: int, labels: int, changes: dict[str, Any]) -> d
         run = start(resolve(settings | {"train.backbone": "frozen"} | changes), Path(folder) / "run", data=data)
         for _ in run.train():
             pass
-        result = run.folder.result()
+        result = run.folder.result() or {}
     kept = ("labels", "fold", "method", "steps", "network", "accuracy", "probes", "seconds", "hardware", "versions")
     return {name: result[name] for name in kept if name in result} | ({"changes": changes} if changes else {})
 

@@ -23,7 +23,7 @@ class Use(NamedTuple):
 
     step: int
     memory: float
-    """Private memory in MiB."""
+    """Anonymous memory in MiB. Pages of libraries do not count: they are private or shared as other processes use them."""
     files: int
     threads: int
 
@@ -31,9 +31,9 @@ class Use(NamedTuple):
 def measure(step: int) -> Use:
     """What this process holds now, as Linux counts it."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    private = sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean", "Private_Dirty")))
+    anonymous = sum(int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
     system_threads = len(list(Path("/proc/self/task").iterdir()))
-    return Use(step, private / 1024, len(list(Path("/proc/self/fd").iterdir())), max(system_threads, active_count()))
+    return Use(step, anonymous / 1024, len(list(Path("/proc/self/fd").iterdir())), max(system_threads, active_count()))
 
 
 def try_soak(place: Path, steps: int) -> Tally:
