@@ -23,7 +23,7 @@ class Use(NamedTuple):
 
     step: int
     memory: float
-    """Anonymous memory in MiB. Pages of libraries do not count: they are private or shared as other processes use them."""
+    """Anonymous memory in MiB: pages of libraries turn from shared to private when another process ends."""
     files: int
     threads: int
 

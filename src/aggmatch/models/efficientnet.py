@@ -26,6 +26,8 @@ STAGES = (
 STEM, LAST = 32, 1280
 GRID_STAGE, GRID = 5, 2
 """Position of the stage whose means over the quarters of the image are features, and the quarters in a row."""
+SCALES = (0.2, 0.5, 1.0)
+"""Factors of the features of the three layers, which then weigh alike in distances between images."""
 FILE = "models/efficientnet-lite0-57934424.pth"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
@@ -98,7 +100,8 @@ class EfficientNetLite0(nn.Module):
         middle = self.blocks[:before](self.stem(x.expand(-1, 3, -1, -1)))
         end = self.blocks[before:](middle)
         quarters = F.adaptive_avg_pool2d(middle, GRID).flatten(1)
-        return torch.cat([quarters, end.mean((2, 3)), self.last(end).mean((2, 3))], 1)
+        layers = (quarters, end.mean((2, 3)), self.last(end).mean((2, 3)))
+        return torch.cat([scale * layer for scale, layer in zip(SCALES, layers, strict=True)], 1)
 
     def installed_weights(self) -> Mapping[str, Tensor]:
         """Read the ImageNet weights of the extra `pretrained`; raise an `AggMatchError` if it is missing or damaged."""
