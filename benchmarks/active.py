@@ -25,15 +25,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aggmatch import DataSet, Split, load, resolve, start
-from aggmatch.active import find_doubts, suggest
 from aggmatch.augment.settings import ViewSettings
 from aggmatch.augment.views import Augmenter
 from aggmatch.evaluation import predict
-from aggmatch.features import FeatureStore
-from aggmatch.files import write_atomically
+from aggmatch.features.active import find_doubts, suggest
+from aggmatch.features.store import FeatureStore
 from aggmatch.inference.pool import early_features
 from aggmatch.models import build_network
 from aggmatch.models.pretrained import freeze, load_pretrained
+from aggmatch.storage.files import write_atomically
 from aggmatch.tables import Table, show_mean
 
 ROOT = Path(__file__).parents[1]

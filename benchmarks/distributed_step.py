@@ -21,7 +21,7 @@ from aggmatch import resolve
 from aggmatch.bench.step import endless, stand_in, warm
 from aggmatch.bench.timing import release, time_calls
 from aggmatch.distributed import Processes, joined
-from aggmatch.files import write_atomically
+from aggmatch.storage.files import write_atomically
 from aggmatch.tables import Table
 from aggmatch.training.trainer import Trainer
 

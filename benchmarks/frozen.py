@@ -25,10 +25,10 @@ from aggmatch import DataSet, load, resolve, start
 from aggmatch.augment.settings import ViewSettings
 from aggmatch.augment.views import Augmenter
 from aggmatch.data.images import Images
-from aggmatch.features import FeatureStore, batch_of, in_parallel
-from aggmatch.files import write_atomically
+from aggmatch.features.store import FeatureStore, batch_of, in_parallel
 from aggmatch.models import Network, build_network
 from aggmatch.models.pretrained import freeze, load_pretrained
+from aggmatch.storage.files import write_atomically
 from aggmatch.tables import Table, show_mean
 
 RESULTS = Path(__file__).parents[1] / "results/frozen.json"

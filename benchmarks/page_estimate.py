@@ -20,13 +20,13 @@ import torch
 from PIL import Image
 
 from aggmatch import load
-from aggmatch.active import suggest
-from aggmatch.annotations import encode, label_event
-from aggmatch.files import write_atomically
+from aggmatch.features.active import suggest
 from aggmatch.inference.pool import pretrained_store
 from aggmatch.page.crossval import cross_validate
 from aggmatch.page.estimate import judge
 from aggmatch.page.worker import make_result, read_pixels, settings_of
+from aggmatch.storage.annotations import encode, label_event
+from aggmatch.storage.files import write_atomically
 from aggmatch.tables import Table
 from aggmatch.training.inputs import FeatureInputs
 from aggmatch.training.run import start

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from aggmatch.errors import AggMatchError, unknown
-from aggmatch.files import SEAL
+from aggmatch.storage.files import SEAL
 from aggmatch.validate import (
     Count,
     Fraction,

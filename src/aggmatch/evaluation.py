@@ -14,7 +14,7 @@ from aggmatch.methods import Method
 from aggmatch.models import Network, images_at_once
 
 if TYPE_CHECKING:
-    from aggmatch.features import Features
+    from aggmatch.features.store import Features
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def predict(method: Method[Any], network: Network, pixels: Tensor, *, threads: i
     computes some of the batches, and all return the whole.
     """
     if network.frozen is not None and pixels.ndim == 4:
-        from aggmatch.features import embed_all
+        from aggmatch.features.store import embed_all
 
         pixels = embed_all(network, pixels)
     side = max(pixels.shape[-1], network.side) if pixels.ndim == 4 else 1  # features are small

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from aggmatch.console import follow
 from aggmatch.errors import AggMatchError
-from aggmatch.files import write_atomically
 from aggmatch.inference.model import TrainedModel
 from aggmatch.registry import short_name
 from aggmatch.report.figure import svg
@@ -17,6 +16,7 @@ from aggmatch.report.figures import draw
 from aggmatch.report.page import page
 from aggmatch.runs.stored import StoredRun, read_runs
 from aggmatch.settings import parts_named
+from aggmatch.storage.files import write_atomically
 from aggmatch.training.run import Run
 
 CURVES = ("accuracy", "losses")

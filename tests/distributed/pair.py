@@ -18,9 +18,8 @@ import torch.distributed as dist
 from tests.conftest import stripes, toy_settings
 from torch import Tensor, nn
 
-from aggmatch import heartbeat
 from aggmatch.data import DataSet, Split
-from aggmatch.distributed import Processes, joined
+from aggmatch.distributed import Processes, heartbeat, joined
 from aggmatch.evaluation import predict, prepare
 from aggmatch.methods import METHODS
 from aggmatch.models.shared_norm import synchronize

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 import aggmatch
-from aggmatch import cache
 from aggmatch.data.own import archive, decode
 from aggmatch.data.own.labels_file import read_labels
+from aggmatch.storage import cache
 
 PAGE = Path(__file__).parents[2] / "docs/own-images.md"
 

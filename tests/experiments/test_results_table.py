@@ -11,7 +11,7 @@ from tests.folders import line, write_folder
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.planned import collect
 from aggmatch.experiments.results_table import ResultsTable, group_runs
-from aggmatch.files import sealed
+from aggmatch.storage.files import sealed
 
 EVALUATED = {"accuracy_average": 50.0, "accuracy_online": 49.0}
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.faults.machine import Done, Fault, Machine
 
-from aggmatch.files import is_part
 from aggmatch.runs.checkpoint import unpack
+from aggmatch.storage.files import is_part
 
 SETTINGS = {
     "data.name": "digits",

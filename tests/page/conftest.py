@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aggmatch.annotations import Annotations, label_event
 from aggmatch.page.project import Project
+from aggmatch.storage.annotations import Annotations, label_event
 
 BACKBONE = f"{Path(__file__).with_name('tiny_backbone.py')}:Edges"
 TINY: dict[str, Any] = {

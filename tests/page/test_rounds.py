@@ -9,13 +9,13 @@ import pytest
 from tests.page.browser import wait
 from tests.page.conftest import BACKBONE, CHANGES, true_class
 
-from aggmatch.annotations import label_event, replay
 from aggmatch.errors import AggMatchError
 from aggmatch.page.project import Project
 from aggmatch.page.result import Result, Round
 from aggmatch.page.rounds import Rounds
 from aggmatch.page.worker import Status, settings_of
 from aggmatch.runs.stored import read_run
+from aggmatch.storage.annotations import label_event, replay
 
 
 def state(count: int = 8):

@@ -14,12 +14,12 @@ from tests.folders import line, write_folder
 
 from aggmatch.data import DataSet
 from aggmatch.errors import AggMatchError
-from aggmatch.files import sealed
 from aggmatch.models import Network
 from aggmatch.report import figures
 from aggmatch.report.page import page, unbroken, whole_options
 from aggmatch.runs import stored
 from aggmatch.runs.stored import StoredRun, read_runs
+from aggmatch.storage.files import sealed
 from aggmatch.training import run as loop
 
 HOSTILE = ("<script>a()</script>", "$\\frac{ $", "\"'><img src=x> &amp; {{ 7 * 7 }}")

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from aggmatch.errors import AggMatchError
-from aggmatch.files import digest, write_atomically
 from aggmatch.runs.checkpoint import Checkpoint, found, load_newest, pack, save, unpack
+from aggmatch.storage.files import digest, write_atomically
 
 
 def checkpoint(value: float) -> Checkpoint:

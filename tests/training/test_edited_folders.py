@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from aggmatch.errors import AggMatchError
-from aggmatch.files import sealed
 from aggmatch.runs.checkpoint import found, pack, save, unpack
 from aggmatch.runs.folder import CHANGEABLE, RunFolder
 from aggmatch.runs.stored import read_run
 from aggmatch.settings import resolve
+from aggmatch.storage.files import sealed
 from aggmatch.training.run import resume, start
 
 QUICK = {

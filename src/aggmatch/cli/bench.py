@@ -47,8 +47,8 @@ def bench(
     from aggmatch.bench.timing import Effort
     from aggmatch.console import say, stdout
     from aggmatch.devices import choose_device
-    from aggmatch.files import write_atomically
     from aggmatch.methods import METHODS
+    from aggmatch.storage.files import write_atomically
 
     names = METHODS.names() if method == "all" else listed(method)
     plan = report.plan(names, layers, [report.Growth.parse(text) for text in grow or []])

@@ -28,7 +28,7 @@ from aggmatch.cli.app import (
 )
 from aggmatch.cli.cluster import Address, AtOnce, On, Place, SlurmOption, Submit, raise_failed, train_all
 from aggmatch.errors import AggMatchError
-from aggmatch.files import check_writable, write_atomically
+from aggmatch.storage.files import check_writable, write_atomically
 from aggmatch.tables import plural
 
 if TYPE_CHECKING:

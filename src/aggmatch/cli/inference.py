@@ -29,8 +29,8 @@ def predict(
 
     from aggmatch.console import say, stdout
     from aggmatch.data.own.images import image_files
-    from aggmatch.files import write_output
     from aggmatch.inference.model import TrainedModel
+    from aggmatch.storage.files import write_output
     from aggmatch.tables import Table
 
     model = TrainedModel.load(run, gather(device=device), allow=allow_code or ())
@@ -64,9 +64,9 @@ def export(
 ) -> None:
     """Write a run's model as ONNX: images in, class probabilities out."""
     from aggmatch.console import say
-    from aggmatch.files import write_output
     from aggmatch.inference.export import to_onnx
     from aggmatch.inference.model import TrainedModel
+    from aggmatch.storage.files import write_output
 
     out = out or run / "model.onnx"
     check_out(out, run, (".onnx",))
@@ -80,7 +80,7 @@ def export(
 
 def check_out(out: Path, run: Path, formats: tuple[str, ...]) -> None:
     """Fail early for a file of another format, one of the run's own files, and one that cannot be written."""
-    from aggmatch.files import check_writable
+    from aggmatch.storage.files import check_writable
 
     if out.suffix.lower() not in formats:
         raise AggMatchError(f"--out must end in {' or '.join(formats)}, got {out}.")

@@ -41,8 +41,8 @@ def suggest(
     if table.exists():
         raise AggMatchError(f"{table} exists already and may hold labels. Choose another --out.")
 
-    from aggmatch import active
     from aggmatch.console import say
+    from aggmatch.features import active
     from aggmatch.inference import pool as pools
     from aggmatch.runs.folder import RunFolder
     from aggmatch.settings import resolve
@@ -94,8 +94,8 @@ def doubts(
     quiet: Quiet = False,
 ) -> None:
     """Find given labels that the other images contradict, most suspicious first, with the label they would give."""
-    from aggmatch.active import find_doubts
     from aggmatch.console import say, stdout
+    from aggmatch.features.active import find_doubts
     from aggmatch.inference.pool import pool_of_run
     from aggmatch.tables import Table
 
@@ -140,8 +140,8 @@ def picture(pool: "Pool", position: int, *lines: str) -> "Picture":
 
 def write(table: Path, content: "Table", page: Path, title: str, lead: str, pictures: "Sequence[Picture]") -> None:
     """Write a table and the contact sheet next to it."""
-    from aggmatch.files import make_folder, write_atomically
     from aggmatch.report.contact_sheet import contact_sheet
+    from aggmatch.storage.files import make_folder, write_atomically
 
     make_folder(table.parent)
     write_atomically(table, content.csv().encode(errors="surrogateescape"))

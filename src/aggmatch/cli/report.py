@@ -38,10 +38,10 @@ def figures(
     page "Figures and explanations" of the documentation names the figure for each of them.
     """
     from aggmatch.console import say
-    from aggmatch.files import write_output
     from aggmatch.report.figure import files
     from aggmatch.report.figures import draw, select
     from aggmatch.runs.stored import read_runs
+    from aggmatch.storage.files import write_output
 
     changes = gather(None, None, data_dir=data_dir, device=device)
     stored = read_runs(runs, changes, allow=allow_code or (), download=download)
@@ -87,10 +87,10 @@ def explain(
         raise AggMatchError(f"--out must end in .png, .svg or .pdf, got {out}.")
 
     from aggmatch.console import say, stdout
-    from aggmatch.files import check_writable, write_output
     from aggmatch.report.explain import explain_run, image_number, panel, table
     from aggmatch.report.figure import files
     from aggmatch.runs.stored import read_runs
+    from aggmatch.storage.files import check_writable, write_output
 
     changes = gather(None, None, data_dir=data_dir, device=device)
     (stored,) = read_runs([run], changes, allow=allow_code or (), download=download)
@@ -142,9 +142,9 @@ def write_report(
 ) -> None:
     """Write the page on run folders, with progress on standard error, and print its path."""
     from aggmatch.console import say
-    from aggmatch.files import check_writable, make_folder, write_output
     from aggmatch.report import page
     from aggmatch.runs.stored import read_runs
+    from aggmatch.storage.files import check_writable, make_folder, write_output
 
     progress = partial(say, error=True, quiet=quiet)
     stored = read_runs(runs, changes, allow=allow, download=download)

@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aggmatch.cache import PART, keep_newest
 from aggmatch.devices import free_memory
 from aggmatch.errors import AggMatchError
-from aggmatch.files import cache_folder
+from aggmatch.storage.cache import PART, keep_newest
+from aggmatch.storage.files import cache_folder
 
 SHARE = 0.5
 """Images may take at most this share of the free memory of a device or of the host; the rest is for training."""

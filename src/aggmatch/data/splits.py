@@ -20,7 +20,7 @@ from aggmatch.config import Count, Fraction, Natural, Range, Settings
 from aggmatch.data.images import UNKNOWN, DataSet, Images
 from aggmatch.data.rows import copy_rows
 from aggmatch.errors import AggMatchError
-from aggmatch.files import digest_of, is_intact, sealed, write_atomically
+from aggmatch.storage.files import digest_of, is_intact, sealed, write_atomically
 from aggmatch.validate import InvalidValue, read_json
 
 Imbalance = Annotated[float, Range(1)]

@@ -11,12 +11,12 @@ from aggmatch.data.images import check_images
 from aggmatch.data.streams import check_balance
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.planned import PlannedRun
-from aggmatch.files import write_atomically
 from aggmatch.methods import load_method
 from aggmatch.registry import short_name
 from aggmatch.runs.stats import at_least_as_good
 from aggmatch.runs.stored import StoredRun
 from aggmatch.settings import RunSettings, resolve_quick
+from aggmatch.storage.files import write_atomically
 from aggmatch.tables import Table, mean_and_deviation
 
 SAME = " (same features)"

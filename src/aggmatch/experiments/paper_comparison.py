@@ -10,9 +10,9 @@ from aggmatch.config import flatten
 from aggmatch.experiments.paper import Cell, PaperTable
 from aggmatch.experiments.reproduce import Plan, PlannedCell
 from aggmatch.experiments.results_table import Group, Reader, group_runs, read_class
-from aggmatch.files import make_folder, write_atomically
 from aggmatch.runs.stats import Length, Median, departures, describe_counts, describe_departures, likeness
 from aggmatch.runs.stored import StoredRun
+from aggmatch.storage.files import make_folder, write_atomically
 from aggmatch.tables import Table, mean_and_deviation, plural, show_mean
 
 MARKS = "†‡§¶"

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from aggmatch.errors import AggMatchError
-from aggmatch.files import SEAL, digest
 from aggmatch.inference.model import TrainedModel
+from aggmatch.storage.files import SEAL, digest
 
 if TYPE_CHECKING:
     import onnx

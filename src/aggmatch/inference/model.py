@@ -117,7 +117,7 @@ class TrainedModel:
             parts = pixel_batches(listed(images), self.side, self.network.channels)
             return torch.cat([self.features(part) for part in parts])
         if self.network.frozen is not None:
-            from aggmatch.features import embed_all
+            from aggmatch.features.store import embed_all
 
             return embed_all(self.network, images)
         return learned_features(self.network, images, self.settings.runtime.threads)

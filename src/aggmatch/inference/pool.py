@@ -19,7 +19,7 @@ from aggmatch.data.splits import read_content
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import predict
-from aggmatch.features import FeatureStore
+from aggmatch.features.store import FeatureStore
 from aggmatch.inference.model import Snapshot, TrainedModel, learned_features
 from aggmatch.models import Network, build_network
 from aggmatch.models.pretrained import HINT

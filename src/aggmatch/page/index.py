@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aggmatch.annotations import file_name
-from aggmatch.cache import PART, keep_newest
 from aggmatch.data.own.decode import printable, read_thumbnail
 from aggmatch.data.own.folder import find_images, test_folder
 from aggmatch.errors import AggMatchError
+from aggmatch.storage.annotations import file_name
+from aggmatch.storage.cache import PART, keep_newest
 
 THUMBNAIL, PHOTO = 256, 1280
 """Longer sides in pixels of the pictures in the grid and in the single view."""

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aggmatch.annotations import NOT_SURE, SKIPPED, Annotations, Event, class_name, file_name, label_event
 from aggmatch.data.own.decode import printable
 from aggmatch.data.own.folder import EVENTS, TABLE, folders_of_classes, list_labeled, training_root
 from aggmatch.data.own.labels_file import labels_of, read_labels
 from aggmatch.errors import AggMatchError
-from aggmatch.files import cache_folder, check_writable, make_folder
 from aggmatch.page.estimate import advice
 from aggmatch.page.index import Index, Thumbnails, image_id
 from aggmatch.page.rounds import Rounds
+from aggmatch.storage.annotations import NOT_SURE, SKIPPED, Annotations, Event, class_name, file_name, label_event
+from aggmatch.storage.files import cache_folder, check_writable, make_folder
 from aggmatch.tables import plural
 
 CONFIDENT = 200

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from aggmatch.files import write_atomically
+from aggmatch.storage.files import write_atomically
 
 
 class Round:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aggmatch.annotations import State, encode, label_event
 from aggmatch.errors import AggMatchError
-from aggmatch.files import make_folder, write_atomically
 from aggmatch.page.estimate import Estimate
 from aggmatch.page.result import Doubtful, Result, Round, read_json, write_json
+from aggmatch.storage.annotations import State, encode, label_event
+from aggmatch.storage.files import make_folder, write_atomically
 
 KEPT = 3
 """Rounds whose folders are kept; older ones of the page itself are removed."""

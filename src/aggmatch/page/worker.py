@@ -17,16 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aggmatch.active import find_doubts, suggest
 from aggmatch.augment.settings import ViewSettings
-from aggmatch.cache import Cache
 from aggmatch.config import Layer
 from aggmatch.console import TimeLeft
 from aggmatch.data import load
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import predict
-from aggmatch.features import PLAIN
-from aggmatch.files import cache_folder
+from aggmatch.features.active import find_doubts, suggest
+from aggmatch.features.store import PLAIN
 from aggmatch.inference.pool import pretrained_store
 from aggmatch.methods import load_method
 from aggmatch.page.crossval import cross_validate, gain_of_doubling
@@ -35,6 +33,8 @@ from aggmatch.page.result import Doubtful, Result, Round, write_json
 from aggmatch.progress import Progress, listening
 from aggmatch.runs.stats import wilson
 from aggmatch.settings import RunSettings, resolve_quick
+from aggmatch.storage.cache import Cache
+from aggmatch.storage.files import cache_folder
 from aggmatch.tables import duration
 from aggmatch.training.inputs import FeatureInputs
 from aggmatch.training.run import Run, start

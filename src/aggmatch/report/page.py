@@ -21,13 +21,13 @@ from aggmatch import __version__
 from aggmatch.config import Layer
 from aggmatch.data import is_own_images
 from aggmatch.errors import AggMatchError
-from aggmatch.files import write_atomically
 from aggmatch.report import figures, summary, test_results, warnings
 from aggmatch.report.figure import Panel, looks, svg
 from aggmatch.report.pseudo_labels import explains, no_snapshots
 from aggmatch.report.test_results import Progress, silent
 from aggmatch.runs.stats import FEW_TEST_IMAGES, best_pairs, conditions, first_of_groups, grouped, tested_classes
 from aggmatch.runs.stored import StoredRun, read_runs
+from aggmatch.storage.files import write_atomically
 from aggmatch.tables import duration, plural
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggmatch.active import suggest
 from aggmatch.errors import AggMatchError
+from aggmatch.features.active import suggest
 from aggmatch.inference.pool import pool_of_run
 from aggmatch.report.contact_sheet import Picture
 from aggmatch.report.test_results import thumbnail

@@ -20,7 +20,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from aggmatch.errors import AggMatchError
-from aggmatch.files import SEAL, digest, write_atomically
+from aggmatch.storage.files import SEAL, digest, write_atomically
 
 KEPT = 2
 """Number of checkpoints that a run keeps."""

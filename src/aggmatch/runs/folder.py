@@ -13,9 +13,9 @@ from zlib import crc32
 
 from aggmatch.config import Changes, Layer, as_layers
 from aggmatch.errors import AggMatchError
-from aggmatch.files import SEAL, digest, is_intact, is_part, remove_parts, sealed, write_all, write_atomically
 from aggmatch.registry import refuse_code, short_name
 from aggmatch.settings import RunSettings, parts_named, resolve
+from aggmatch.storage.files import SEAL, digest, is_intact, is_part, remove_parts, sealed, write_all, write_atomically
 from aggmatch.validate import Count, Natural, NonNegative, Percent, parse_json, read_json, require
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from aggmatch.errors import AggMatchError
-from aggmatch.files import write_all, write_atomically
 from aggmatch.runs.folder import encode_line, is_record
+from aggmatch.storage.files import write_all, write_atomically
 
 
 class Log:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
-from aggmatch.files import write_output
 from aggmatch.registry import refuse_code
 from aggmatch.runs.stored import Given, StoredRun
 from aggmatch.settings import parts_named, resolve
+from aggmatch.storage.files import write_output
 from aggmatch.validate import Natural, NonNegative, Percent, parse_json
 
 ELSEWHERE = ("data", "labels", "fold", "seed", "method", "steps", "network", "hardware", "versions", "metrics_digest")

@@ -6,8 +6,8 @@ from typing import Any
 from aggmatch.config import flatten
 from aggmatch.data import is_own_images
 from aggmatch.errors import AggMatchError
-from aggmatch.files import digest_of
 from aggmatch.runs.folder import RunFolder
+from aggmatch.storage.files import digest_of
 from aggmatch.validate import read_json
 
 

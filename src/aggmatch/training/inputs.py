@@ -12,10 +12,10 @@ from torch import Tensor
 from aggmatch.augment.views import Augmenter
 from aggmatch.data import DataSet, Images, Split
 from aggmatch.data.rows import Rows, copy_rows, rows_of
-from aggmatch.features import PLAIN, Features, FeatureStore
+from aggmatch.features.probes import probe_accuracies
+from aggmatch.features.store import PLAIN, Features, FeatureStore
 from aggmatch.methods import TrainingImages, Views
 from aggmatch.models.network import Standardize
-from aggmatch.probes import probe_accuracies
 from aggmatch.training.place import Place
 
 

@@ -7,12 +7,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from aggmatch.cache import LIMIT, Cache
 from aggmatch.data import DataSet, Images
 from aggmatch.data.rows import SHARE, as_tensor, file_behind, not_stored, pixel_folder
 from aggmatch.devices import free_memory
 from aggmatch.errors import AggMatchError
 from aggmatch.settings import RuntimeSettings
+from aggmatch.storage.cache import LIMIT, Cache
 
 Place = Literal["device", "host", "disk"]
 

@@ -18,7 +18,6 @@ from aggmatch.devices import provenance
 from aggmatch.distributed import Processes
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import accuracies, evaluate
-from aggmatch.files import sealed, write_atomically
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint, pack
 from aggmatch.runs.folder import RunFolder
@@ -26,6 +25,7 @@ from aggmatch.runs.log import Log
 from aggmatch.runs.unchanged import check_config, check_split
 from aggmatch.settings import RunSettings
 from aggmatch.signals import signals
+from aggmatch.storage.files import sealed, write_atomically
 from aggmatch.training.earlier import check_unchanged, resumed_settings, stored_backbone, take_networks
 from aggmatch.training.meters import Pace, pseudo_label_metrics
 from aggmatch.training.optim import learning_rate

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from aggmatch.devices import provenance
 from aggmatch.evaluation import Evaluation
-from aggmatch.files import digest
 from aggmatch.runs.stats import median_of_last
+from aggmatch.storage.files import digest
 from aggmatch.training.inputs import FeatureInputs
 
 if TYPE_CHECKING:

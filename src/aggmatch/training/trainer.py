@@ -14,7 +14,7 @@ from aggmatch.data.streams import BalancedStream, IndexStream
 from aggmatch.devices import choose_threads, computing_on, has_bfloat16, side_stream
 from aggmatch.distributed import Processes
 from aggmatch.errors import AggMatchError
-from aggmatch.features import FeatureStore
+from aggmatch.features.store import FeatureStore
 from aggmatch.functional import score_pseudo_labels
 from aggmatch.methods import Batch, Method, StepResult, build_modules
 from aggmatch.models import Network

@@ -7,10 +7,10 @@ import pytest
 import torch
 from tests.data.photos import LONG_AGO, paint
 
-from aggmatch.cache import Cache
 from aggmatch.data.own import pixels as module
 from aggmatch.data.own.decode import decode_stream
 from aggmatch.data.own.pixels import decode_all
+from aggmatch.storage.cache import Cache
 
 
 def test_a_warning_names_unreadable_files_which_are_left_out(tmp_path):

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from aggmatch.cache import PART, keep_newest, mark_used, read_header, remove
 from aggmatch.data.images import UNKNOWN, Images
 from aggmatch.data.own.decode import SUFFIXES, printable
 from aggmatch.data.own.labels_file import READERS
 from aggmatch.data.rows import AT_ONCE, new_pixels
 from aggmatch.errors import AggMatchError
-from aggmatch.files import cache_folder
 from aggmatch.progress import progress_bar
+from aggmatch.storage.cache import PART, keep_newest, mark_used, read_header, remove
+from aggmatch.storage.files import cache_folder
 
 ZIP, NPZ = ".zip", ".npz"
 UNPACKED = 20 * 2**30

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from aggmatch.cache import Cache
 from aggmatch.data.images import UNKNOWN, DataSet, Images
 from aggmatch.data.own.archive import NPZ, ZIP, Arrays, read_arrays, unpack
 from aggmatch.data.own.decode import printable
@@ -30,8 +29,9 @@ from aggmatch.data.own.labels_file import labels_of, read_labels
 from aggmatch.data.own.pixels import decode_all
 from aggmatch.data.rows import copy_rows, file_behind, keep_rows, pixel_folder
 from aggmatch.errors import AggMatchError
-from aggmatch.files import cache_folder
 from aggmatch.progress import Progress
+from aggmatch.storage.cache import Cache
+from aggmatch.storage.files import cache_folder
 
 
 def read_own_images(

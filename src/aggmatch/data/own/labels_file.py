@@ -1,8 +1,8 @@
 """Labels from a table: which file has which label.
 
 The table is a CSV file with the columns `file` and `label`, or the log of events that `aggmatch label` writes
-(`aggmatch.annotations`). An empty label, or no row at all, means that an image has no label. Another format needs one
-more line in `READERS`.
+(`aggmatch.storage.annotations`). An empty label, or no row at all, means that an image has no label. Another format
+needs one more line in `READERS`.
 """
 
 import csv
@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from aggmatch.annotations import parse, replay
 from aggmatch.data.own.decode import open_regular, printable
 from aggmatch.data.own.pixels import some_of
 from aggmatch.errors import AggMatchError
+from aggmatch.storage.annotations import parse, replay
 from aggmatch.tables import plural
 
 FILE, LABEL = "file", "label"

@@ -21,10 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aggmatch.cache import Cache
 from aggmatch.data.own.decode import DECODER, Budget, decode_stream, open_regular, printable, reason
 from aggmatch.data.rows import as_tensor, fits_in_memory, keep_rows, new_pixels
 from aggmatch.progress import Progress, following
+from aggmatch.storage.cache import Cache
 from aggmatch.tables import plural
 
 NAMED = 3

@@ -10,9 +10,9 @@ from typing import IO
 
 from PIL import Image
 
-from aggmatch.cache import read_header
 from aggmatch.data.own.archive import NPZ
 from aggmatch.data.own.decode import FORMATS, SUFFIXES, open_regular
+from aggmatch.storage.cache import read_header
 
 LOOKED_AT = 25
 """Images whose size is read."""

@@ -14,9 +14,9 @@ from aggmatch.experiments.engines.parcels import files_of, pack, remove_old_chec
 from aggmatch.experiments.engines.worker import Message, Order
 from aggmatch.experiments.parallel import Event
 from aggmatch.experiments.planned import Failure, PlannedRun
-from aggmatch.files import make_folder
 from aggmatch.runs.folder import RunFolder
 from aggmatch.signals import signals
+from aggmatch.storage.files import make_folder
 
 POLL = 0.2
 """Seconds to wait for messages before the next look at signals."""

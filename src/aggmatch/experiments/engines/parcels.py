@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from aggmatch.errors import AggMatchError
-from aggmatch.files import is_part, make_folder, write_atomically
 from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder
+from aggmatch.storage.files import is_part, make_folder, write_atomically
 
 PIECE = 4 * 2**20
 """Bytes of an archive that travel at once."""

@@ -18,9 +18,9 @@ from typing import Any, TypedDict
 from aggmatch.console import say
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.planned import Failure, PlannedRun
-from aggmatch.files import digest, make_folder, write_atomically
 from aggmatch.registry import is_code, refuse_code
 from aggmatch.settings import parts_named
+from aggmatch.storage.files import digest, make_folder, write_atomically
 from aggmatch.tables import plural
 from aggmatch.validate import read_json
 

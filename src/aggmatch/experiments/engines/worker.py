@@ -19,8 +19,8 @@ from aggmatch import __version__
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.engines.parcels import Stamp, files_of, pack, unpack
 from aggmatch.experiments.planned import PlannedRun
-from aggmatch.files import digest, is_running
 from aggmatch.runs import checkpoint
+from aggmatch.storage.files import digest, is_running
 from aggmatch.training.run import Stopped, start_or_resume
 
 POLL = 2.0

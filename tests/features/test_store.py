@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from aggmatch.augment.settings import ViewSettings
 from aggmatch.augment.views import Augmenter
-from aggmatch.features import FeatureStore
+from aggmatch.features.store import FeatureStore
 from aggmatch.models import Network
 from aggmatch.models.network import Standardize
 

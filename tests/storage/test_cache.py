@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggmatch import cache as module
-from aggmatch.cache import Cache
+from aggmatch.storage import cache as module
+from aggmatch.storage.cache import Cache
 
 
 @pytest.fixture

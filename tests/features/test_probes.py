@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from aggmatch.probes import probe_accuracies
+from aggmatch.features.probes import probe_accuracies
 
 
 def clusters(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,6 +31,6 @@ def test_one_class_cannot_be_learned():
 
 
 def test_label_spreading_is_left_out_for_many_images(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("aggmatch.probes.MOST", 50)
+    monkeypatch.setattr("aggmatch.features.probes.MOST", 50)
     train, truth = clusters(90, 0)
     assert set(probe_accuracies(train, torch.arange(6), truth[:6], train, truth)) == {"logistic regression"}

@@ -6,8 +6,8 @@ import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from aggmatch.distributed import Processes, under_torchrun
+from aggmatch.distributed.heartbeat import Heartbeat
 from aggmatch.errors import AggMatchError
-from aggmatch.heartbeat import Heartbeat
 from aggmatch.validate import InvalidValue
 
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aggmatch.augment.views import Augmenter
-from aggmatch.cache import Cache
 from aggmatch.devices import computing_on
-from aggmatch.files import cache_folder
 from aggmatch.models import Network, images_at_once
 from aggmatch.models.pretrained import digest_of
 from aggmatch.progress import Progress, following
+from aggmatch.storage.cache import Cache
+from aggmatch.storage.files import cache_folder
 
 VERSION = 2
 """Changes when the same images and settings give other features."""

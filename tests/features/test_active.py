@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aggmatch import active
-from aggmatch.active import Doubt, find_doubts, suggest
+from aggmatch.features import active
+from aggmatch.features.active import Doubt, find_doubts, suggest
 
 
 def make_groups(sizes: list[int], spread: float = 0.03, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -5,9 +5,9 @@ import time
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from aggmatch import heartbeat
+from aggmatch.distributed import heartbeat
+from aggmatch.distributed.heartbeat import ADVICE, Heartbeat
 from aggmatch.errors import AggMatchError
-from aggmatch.heartbeat import ADVICE, Heartbeat
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aggmatch.errors import AggMatchError
-from aggmatch.files import (
+from aggmatch.storage.files import (
     cache_folder,
     check_writable,
     is_intact,

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from aggmatch.devices import choose_device
+from aggmatch.distributed.heartbeat import BEAT, BEGINNING, PATIENCE, Heartbeat
 from aggmatch.errors import AggMatchError
-from aggmatch.heartbeat import BEAT, BEGINNING, PATIENCE, Heartbeat
 from aggmatch.validate import InvalidValue
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")

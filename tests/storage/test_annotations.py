@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggmatch.annotations import Annotations, Event, State, encode, parse, replay, valid_events
 from aggmatch.errors import AggMatchError
+from aggmatch.storage.annotations import Annotations, Event, State, encode, parse, replay, valid_events
 
 NAMES = st.sampled_from(["rose", "tulip", "<img src=x onerror=alert(1)>", "Gänseblümchen"])
 MARKS = st.sampled_from(["skip", "not sure", "clear"])
