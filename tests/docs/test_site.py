@@ -23,6 +23,15 @@ def test_every_module_has_its_place_among_the_layers():
     assert modules - {"__init__", "__main__"} <= set(re.findall(r"\w+", diagram))
 
 
+def test_every_path_on_the_architecture_page_exists():
+    page = (ROOT / "docs/architecture.md").read_text()
+    for line in page.splitlines():
+        paths = [path for path in re.findall(r"`([\w/]+(?:/|\.(?:py|html|css)))`", line) if "NAME" not in path]
+        folders = [SOURCE, *(SOURCE / path if path.endswith("/") else (SOURCE / path).parent for path in paths)]
+        for path in paths:
+            assert any((folder / path).exists() for folder in [*folders, ROOT]), f"{path} in: {line}"
+
+
 def test_every_method_has_its_advice_and_the_measured_accuracy():
     advice, measured, *_ = (ROOT / "docs/methods.md").read_text().split("## ")
     assert set(re.findall(r"^\| `(\w+)` \|", advice, flags=re.M)) == set(METHODS.builtin())

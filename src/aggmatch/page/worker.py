@@ -233,7 +233,7 @@ def end_with_server() -> None:
 
 
 def main(path: Path) -> None:
-    """Do the job that a file describes: see `rounds.start_job`."""
+    """Do the job that a file describes: see `Rounds.begin`."""
     job = json.loads(path.read_bytes())
     folder = Round(Path(job["round"]))
     status = Status(folder.status)
