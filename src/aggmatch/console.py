@@ -167,7 +167,7 @@ class TimeLeft:
         self.lock = Lock()  # a record and the clock may come at the same time
 
     def note(self, done: int) -> None:
-        """Note that so many steps are done now."""
+        """Note the number of steps that are done now."""
         now = Moment(self.clock(), done)
         with self.lock:
             if done <= self.last.done:
@@ -213,7 +213,7 @@ class RunProgress:
         self.printed_at, self.printed_tenth = self.started - SILENCE + FIRST_LINE, self.tenth
 
     def move(self, done: int) -> None:
-        """Note that so many steps are done."""
+        """Note the number of steps that are done."""
         self.done = done
         self.time_left.note(done)
 

@@ -54,7 +54,7 @@ def choose_threads(wanted: int, network: nn.Module) -> int:
 
 @contextmanager
 def computing_on(device: torch.device, threads: int = 0) -> Iterator[None]:
-    """Within, the device is the current one, cuDNN benchmarks its kernels, and CPU work uses so many threads.
+    """Within, the device is the current one, cuDNN benchmarks its kernels, and CPU work uses this number of threads.
 
     threads: 0 leaves their number unchanged; on CUDA it is not used. All of these are settings of the whole process.
     They are restored at the end, so runs in one process do not disturb each other.

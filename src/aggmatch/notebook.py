@@ -22,7 +22,7 @@ from aggmatch.training.run import Run
 CURVES = ("accuracy", "losses")
 """Figures of which the first plot grows while a run trains."""
 SHARE = 10
-"""Drawing takes at most one in so many seconds of training."""
+"""Drawing takes at most 1 / SHARE of the time of training."""
 
 
 def watch(run: Run) -> None:

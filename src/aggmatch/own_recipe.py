@@ -1,4 +1,4 @@
-"""The recipe of images of your own: it follows from the device, the weights that are installed, and the images."""
+"""The recipe of images of your own, chosen by the device, the installed weights and the size of the images."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,9 +21,9 @@ FINETUNE: dict[str, dict[str, Any]] = {
 
 
 def default_use(device: str, *, weights: bool, side: int | None) -> BackboneUse:
-    """Return how the backbone of a run on images of your own is used, if nobody says it.
+    """Return the default use of the backbone of a run on images of your own.
 
-    device: `cpu` or `cuda`. weights: whether pretrained ones are at hand. side: of a typical image, in pixels; None if
+    device: `cpu` or `cuda`. weights: whether there are pretrained weights. side: of a typical image, in pixels; None if
     it is not known.
 
     Example: `default_use("cuda", weights=True, side=400)` is "finetune".
@@ -41,7 +41,7 @@ def recipe_of_use(use: str, device: str) -> dict[str, Any]:
 
 
 def own_recipe(data: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe of images of your own. data: their path. chosen: nested settings that somebody chose."""
+    """Return the recipe of images of your own. data: their path. chosen: nested settings that the user chose."""
     model, train, runtime = (chosen.get(section, {}) for section in ("model", "train", "runtime"))
     device = choose_device(str(runtime.get("device", "auto"))).type
     use = train.get("backbone")

@@ -150,7 +150,7 @@ PREFERRED = {"aggmatch": "cold-start"}
 scratch, have `paper`: they may have no up direction, which the rotation task of `cold-start` needs. Runs with a
 pretrained backbone have the recipe that is named like its use, `frozen` or `finetune`."""
 SHARES = {"method.warmup": 4, "method.alignment_steps": 3, "method.rotation_steps": 2}
-"""A named recipe spends at most one in so many steps on its start, so that it also fits short runs."""
+"""A named recipe spends at most 1 / N of the steps on each part of its start, so that it also fits short runs."""
 
 SHORT: dict[str, Any] = {
     "method.rotation_weight": 0.5,

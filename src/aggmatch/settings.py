@@ -44,7 +44,7 @@ from aggmatch.validate import InvalidValue
 CADENCE = ("log_every", "evaluate_every")
 """Settings of section `train` that say how often a run logs and evaluates, not what it learns."""
 FEWEST = 20
-"""Log lines and evaluations of a run, at least, unless somebody chose its cadence."""
+"""Least number of log lines and evaluations of a run, unless the user sets how often they happen."""
 
 
 @dataclass(frozen=True, kw_only=True)

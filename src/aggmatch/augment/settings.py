@@ -80,7 +80,7 @@ class ViewSettings(Settings):
     cached: Count = 4
     """With a frozen backbone, views of each kind and image whose features are computed and cached."""
     feature_dropout: Annotated[float, Range(0, 0.95)] = 0.5
-    """With a frozen backbone, share of the features that a strong view loses at random, anew in each step."""
+    """With a frozen backbone, share of the features that a strong view loses, at random in each step."""
     crops: CropSettings = field(default_factory=CropSettings)
 
     def __post_init__(self) -> None:

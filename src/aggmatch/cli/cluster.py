@@ -40,7 +40,7 @@ Submit = Annotated[bool, typer.Option("--submit", help="With --on slurm: submit 
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs train, as the options say it; checked before anything is planned."""
+    """The options that choose where runs train; checked before anything is planned."""
 
     on: str = "local"
     at_once: int | None = None

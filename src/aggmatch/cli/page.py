@@ -21,7 +21,7 @@ def label(
         Path | None, typer.Option(help="Folder of the trained models.", show_default="runs/label-FOLDER")
     ] = None,
     train_every: Annotated[
-        int, typer.Option(help="Train after so many new labels; 0 for on request only.", min=0)
+        int, typer.Option(help="Number of new labels after which training starts; 0: only by the button.", min=0)
     ] = 20,
     host: Host = "127.0.0.1",
     port: Annotated[

@@ -1,4 +1,4 @@
-"""Images that are read row by row, from memory or from a file, and memory for new ones, or a file in its place.
+"""Reads images by number, from memory or from a file, and provides memory for new ones, or a file if they do not fit.
 
 A tensor of images may be a map of a file (`np.memmap`). Its rows are then read from the file itself: an I/O error in a
 map would end the process, and a read of a file gives an error with a reason.
@@ -145,7 +145,7 @@ def file_behind(pixels: Tensor) -> FilePart | None:
 
 
 def fits_in_memory(size: int) -> bool:
-    """Whether so many bytes are at most half of the memory that this process may still take."""
+    """Whether this number of bytes is at most half of the memory that this process may still take."""
     return size <= SHARE * free_memory(torch.device("cpu"))
 
 

@@ -111,7 +111,7 @@ class Heartbeat(Thread):
         self.check()
 
     def close(self, reason: str = "") -> None:
-        """Beat no more. reason: why this process stops before the run is finished; empty at the end of a run."""
+        """Stop the heartbeat. reason: why this process stops before the run is finished; empty at the end of a run."""
         self.closing.set()
         self.join()
         self.talking.join(PATIENCE)

@@ -71,11 +71,11 @@ class Processes:
         if name not in ("auto", "cuda"):
             raise InvalidValue("runtime.device", f"must be auto, cpu or cuda under torchrun, got '{name}'")
         if 0 < (count := torch.cuda.device_count()) <= self.local:
-            raise AggMatchError(f"torchrun starts more processes on this machine than its GPUs. Start at most {count}.")
+            raise AggMatchError(f"torchrun starts more processes than this machine has GPUs. Start at most {count}.")
         return choose_device(f"cuda:{self.local}")
 
     def check_divisible(self, key: str, count: int) -> None:
-        """Raise `InvalidValue` if so many images of a batch cannot be divided among the processes."""
+        """Raise `InvalidValue` if `count` images of a batch cannot be divided among the processes."""
         if count % self.world:
             problem = f"must give batches that {self.world} processes can share equally, got {count} images"
             raise InvalidValue(key, problem)

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SAMPLE = 4000
-"""Of more images, a random sample of this size stands for all: its pairwise similarities fit into memory."""
+"""Images to choose from, at most: a random sample if there are more. Their pairwise similarities fit into memory."""
 SHARPNESS = 4.0
 """An image with the cosine c to a labelled one is covered by exp(SHARPNESS · (c − 1))."""
 LEAST_WEIGHT = 0.02
-"""How much an image counts of which the network is certain; an image with two equally probable classes counts 1."""
+"""Weight of an image of which the network is certain; an image with two equally probable classes has weight 1."""
 NEIGHBOURS = 20
-"""Unlabelled images that are asked about the label of a similar image."""
+"""Number of similar unlabelled images whose predictions judge a label."""
 RIDGE = 3.0
 """Regularisation of the linear classifier that predicts each label from all others."""
 CHUNK = 2000
@@ -38,7 +38,7 @@ class Doubt:
     given: int
     """Its label."""
     suggested: int
-    """The class that the others say it has."""
+    """The class that it has according to the others."""
     score: float
     """How much more probable the suggested class is than the given one, from −1 to 1. It can be below 0 if the network
     itself has learned the given label."""
@@ -51,14 +51,14 @@ def suggest(
 
     A labelled image covers the images that are similar to it. Each choice is the image that adds most to the sum of
     what is covered over all images, so that typical images of large groups come first, and neither images that are
-    similar to labelled ones nor two that are similar to each other are chosen. With predictions, an image counts the
-    more the smaller its margin is, which is the probability of its best class minus that of the second: images of which
-    the network is certain need no cover. This is MaxHerding (arXiv 2407.12212), and with predictions uncertainty
-    herding (arXiv 2412.20644).
+    similar to labelled ones nor two that are similar to each other are chosen. With predictions, an image counts more
+    if its margin is small, which is the probability of its best class minus that of the second: images of which the
+    network is certain need no cover. This is MaxHerding (arXiv 2407.12212), and with predictions uncertainty herding
+    (arXiv 2412.20644).
 
     feature_ND: features of all N images. labeled: positions of the images that have a label. count: number of images to
-    choose; fewer if so few are left. probs_NY: class probabilities of all images; None before any training. seed: of
-    the sample that stands for more than 4,000 images without a label. The same arguments always give the same choice.
+    choose; fewer if there are not enough. probs_NY: class probabilities of all images; None before any training. seed:
+    of the random sample, if more than 4,000 images have no label. The same arguments always give the same choice.
 
     Example: `suggest(features, [], 20)` for the first 20 images to label.
     """
@@ -87,9 +87,9 @@ def suggest(
 def find_doubts(feature_ND: Tensor, labeled: Tensor, labels: Tensor, probs_NY: Tensor | None = None) -> list[Doubt]:
     """Return the labels that the other images contradict, most suspicious first.
 
-    A network learns wrong labels by heart, so every label is judged by what others say about its image: a linear
-    classifier that was trained with all labels but this one, and, with predictions, the most similar images without a
-    label. The network's own prediction of the image only changes the order of the list.
+    A network memorises wrong labels, so every label is judged without it: by a linear classifier that was trained with
+    all other labels and, with predictions, by those for the most similar images without a label. The network's own
+    prediction of the image only changes the order of the list.
 
     feature_ND: features of all N images. labeled, labels: positions of the labelled images, (L,), and their labels.
     probs_NY: class probabilities of all images by a network that was trained with these labels. Without it, the only
@@ -169,7 +169,7 @@ def predict_left_out(unit_LD: Tensor, labels: Tensor, classes: int) -> Tensor:
 def neighbours_say(unit_ND: Tensor, labeled: Tensor, probs_NY: Tensor) -> Tensor:
     """Return the mean prediction for the unlabelled images that are most similar to each labelled one, (L, Y).
 
-    More similar ones count more. Without unlabelled images, the other labelled ones are asked.
+    More similar ones count more. Without unlabelled images, the other labelled ones are used.
     """
     known = torch.zeros(len(unit_ND), dtype=torch.bool)
     known[labeled] = True

@@ -1,4 +1,4 @@
-"""Images as people have them, as the pixels that a network takes: arrays, PIL images, files, bytes and folders.
+"""Converts images to the pixels that a network takes: arrays, PIL images, files, bytes and folders.
 
 Every image is cropped to its centre square and scaled, as images of a folder are for training. Arrays of the right size
 stay as they are.

@@ -112,7 +112,7 @@ def pool_of_run(
     run: its folder. changes: settings of section `runtime`. labels_file: a table with the labels as they are now; the
     images of a folder may have got more labels since the run. allow: code that the folder may name. download: whether
     missing files of the data set may be fetched. early: whether to take the features of a network that learned all its
-    layers from its first snapshot, when it did not know its labels by heart yet; see `early_features`.
+    layers from its first snapshot, before it memorised its labels; see `early_features`.
 
     Example: `pool_of_run(Path("runs/mine")).probs`.
     """
@@ -147,7 +147,7 @@ def early_features(folder: RunFolder, settings: RunSettings, pixels: Tensor) -> 
     first = min(folder.snapshots.glob("step-*.safetensors"), default=None)
     if first is None:
         raise AggMatchError(
-            f"{folder.path} has no snapshots, and its last network has learned all labels by heart. Train again with "
+            f"{folder.path} has no snapshots, and its last network has memorised all labels. Train again with "
             f"runtime.snapshots=[0.1]."
         )
     return learned_features(Snapshot.load(first, settings).average, pixels, settings.runtime.threads)

@@ -214,7 +214,7 @@ class Method(nn.Module, Generic[C]):
     """The views in each batch. Set it in `__init__` if it depends on the settings."""
     stage: int = 0
     """What `step` computes now. If later steps compute something else, such as without a task of the first steps,
-    `refresh` changes the number when they begin, and the step is captured anew."""
+    `refresh` changes the number when they begin, and the step is captured again."""
     average_statistics: Literal["copied", "own"] = "copied"
     """BatchNorm statistics of the averaged network: copies of the online network's, or `own` if `step` runs the
     averaged network in training mode, which then updates its own."""

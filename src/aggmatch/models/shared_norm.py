@@ -1,8 +1,8 @@
 """BatchNorm whose batch is divided among processes: statistics and gradient are those of the whole batch.
 
-Every process has equally many rows. Forward, the processes gather the mean and the variance of their rows; backward,
-the four sums from which the gradient of the statistics follows. Gradients of weight and bias stay those of the own
-rows: the gradients of all parameters are averaged later.
+Every process has the same number of rows. In the forward pass, the processes gather the mean and the variance of their
+rows; in the backward pass, the four sums that give the gradient of the statistics. Gradients of weight and bias are
+those of the process's own rows: the gradients of all parameters are averaged later.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ class DividedNorm(_BatchNorm):
 def synchronize(backbone: nn.Module, processes: Processes) -> None:
     """Let all BatchNorm layers of a backbone share their statistics with the same layers of the other processes.
 
-    Raises `InvalidValue` for a layer with a BatchNorm of its own kind.
+    Raises `InvalidValue` for a layer that is a BatchNorm of another class.
     """
     for layer in backbone.modules():
         if not isinstance(layer, _BatchNorm):
@@ -102,7 +102,7 @@ class DividedStatistics(torch.autograd.Function):
 
 
 def update_running(norm: _BatchNorm, mean_C: Tensor, variance_C: Tensor, rows: int) -> None:
-    """Move the running statistics of a norm towards those of a batch with so many rows in all processes."""
+    """Move the running statistics of a norm towards those of a batch. rows: of all processes together."""
     if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:
         return
     share = 1 / norm.num_batches_tracked if norm.momentum is None else norm.momentum

@@ -68,7 +68,7 @@ class Batcher:
             self.images -= len(images)
 
     async def work(self) -> None:
-        """Predict batches for ever."""
+        """Predict batches until the task is cancelled."""
         held: Waiting | None = None  # does not fit into the last batch
         while True:
             batch = [held or await self.queue.get()]

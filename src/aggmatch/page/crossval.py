@@ -22,9 +22,7 @@ from aggmatch.training.trainer import Trainer
 
 FOLDS = 5
 SHARE = 3
-"""A model of cross-validation is trained for one in so many steps of the run."""
-
-
+"""A model of cross-validation is trained for 1 / SHARE of the steps of the run."""
 REPEATS = 3
 FEWEST = 50
 """Labels below which nothing is said about twice as many: with 40, 3 of 20 answers were wrong by 4 to 9 points."""
@@ -79,7 +77,7 @@ def gain_of_doubling(feature_LD: Tensor, labels: Tensor) -> float | None:
     """Return by how many points logistic regression is better with all labels than with half of them.
 
     feature_LD, labels: of the labelled images. Both are measured on images that were left out, several times, with
-    random halves of each class. None if there are too few labels. Learning from unlabelled images as well, a method
+    random halves of each class. None if there are too few labels. A method that also learns from unlabelled images
     gains less.
 
     Example: `gain_of_doubling(features[split.labeled], split.labels)`.

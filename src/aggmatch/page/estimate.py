@@ -1,12 +1,12 @@
 """How accurate a model is on images without a label, and whether more labels are worth it.
 
-The accuracy is judged by predictions of labelled images by models that had not seen them.
+The accuracy is estimated from predictions of labelled images by models that have not seen their labels.
 
-Labelled images are no random choice: those that are suggested are the ones of which the model is not certain, and they
-differ from each other. Their share of correct predictions is far too low for all images. So two things are taken into
-account. A labelled image counts for the images to which it is the most similar labelled one. And what is learned from
-the labelled images is how often a prediction of a given confidence is right; the images without a label have their own
-confidences. `benchmarks/page_estimate.py` measures the result.
+Labelled images are not a random sample: the suggested ones are those of which the model is not certain, and they differ
+from each other. Their share of correct predictions is far too low for all images. So each labelled image is weighted by
+the number of images to which it is the most similar labelled one. And the labelled images only tell how often a
+prediction of a given confidence is right; this is then applied to the confidences of the images without a label.
+`benchmarks/page_estimate.py` measures the result.
 
 Shapes: N images, D features, Y classes, L labelled images, U images without a label.
 """
@@ -22,11 +22,11 @@ from torch import Tensor
 
 Array = NDArray[np.floating[Any]]
 LEAST = 1e-3
-"""Confidences are at least so far from 0 and 1: larger ones are all the same, namely certain."""
+"""Confidences are clipped to this distance from 0 and 1, where the log odds would be infinite."""
 BELIEF = np.array([0.6, 0.9, 0.99])
-"""Confidences of three imaginary images that are right as often as the model says: a belief, before any label."""
+"""Prior: confidences of three imaginary images that are right as often as the model says."""
 DRAWS = 500
-"""Calibrations that are drawn: how certain few labels make them. Their mean is less hopeful than the best one."""
+"""Calibrations that are drawn to get the interval. Their mean is less optimistic than the most probable one."""
 CHUNK = 5000
 SMALL_GAIN = 1.0
 """Points that are not worth twice as many labels."""
@@ -72,7 +72,7 @@ def judge(
     predicted_LY = np.stack([unseen[place] for place in places])
     right_L = (predicted_LY.argmax(1) == [given[place] for place in places]).astype(np.float64)
     free = np.setdiff1d(np.arange(len(probs_NY)), list(given))
-    if not len(free):  # all images have a label: these stand for images like them
+    if not len(free):  # all images have a label: estimate for new images that are like them
         return calibrated(predicted_LY.max(1), right_L, np.ones(len(places)), predicted_LY.max(1))
     weight_L = np.bincount(nearest(feature_ND, free, places), minlength=len(places)) + 0.5
     return calibrated(predicted_LY.max(1), right_L, weight_L, probs_NY[free].max(1))
@@ -88,10 +88,10 @@ def nearest(feature_ND: Tensor, free: NDArray[np.int64], places: list[int]) -> N
 
 
 def calibrated(confidence_L: Array, right_L: Array, weight_L: Array, confidence_U: Array) -> Judged:
-    """Return the accuracy of predictions with known confidence, by logistic regression on others of which it is known.
+    """Return the accuracy of predictions from their confidences, by logistic regression on predictions of known images.
 
-    confidence_L, right_L, weight_L: of known predictions, whether they are right, and how much they count. Weights that
-    differ much are worth fewer images, (Σw)² / Σw². confidence_U: of the predictions to judge.
+    confidence_L, right_L, weight_L: of predictions of known images, whether they are right, and their weights. Unequal
+    weights count as fewer images: (Σw)² / Σw² of them. confidence_U: of the predictions to judge.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -123,9 +123,9 @@ def sigmoid(values: Array) -> Array:
 
 
 def advice(estimate: Estimate | None) -> str:
-    """Return a sentence on whether more labels are worth it.
+    """Return a sentence that says whether more labels are worth it.
 
-    It rests on what the second half of the labels added, not on earlier estimates: their intervals are too wide.
+    It uses the gain from the second half of the labels, not earlier estimates: their intervals are too wide.
 
     Example: `advice(None)` says that there is no estimate yet.
     """

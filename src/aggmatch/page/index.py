@@ -116,7 +116,7 @@ class Thumbnails:
 
 
 def jpeg(file: Path, side: int) -> bytes:
-    """Return a photo as a JPEG whose longer side has at most so many pixels; raise OSError if it cannot be read."""
+    """Return a photo as a JPEG whose longer side has at most `side` pixels; raise OSError if it cannot be read."""
     stream = io.BytesIO()
     read_thumbnail(file, side).save(stream, "JPEG", quality=85)
     return stream.getvalue()

@@ -1,4 +1,4 @@
-"""What a user takes away: tables of labels and predictions, the model, and files sorted into folders of classes."""
+"""Downloads: tables of labels and predictions, the model, and files sorted into folders of classes."""
 
 import csv
 import io

@@ -182,7 +182,7 @@ class Project:
     # Training -----------------------------------------------------------------------------------------------------
 
     def train_due(self) -> bool:
-        """Whether training begins by itself: it was waiting for the preparation, or so many labels are new."""
+        """Whether training starts now: it was waiting for the preparation, or there are enough new labels."""
         if self.rounds.job:
             return False
         if self.rounds.wanted:

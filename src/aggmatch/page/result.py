@@ -59,7 +59,7 @@ class Result:
     consensus: NDArray[np.float32]
     """Agreement of the stored examples on each image, or without them the largest probability, (N,)."""
     order: list[int]
-    """Images that teach most, first the best."""
+    """Images that teach most, best first."""
     labeled: int = 0
     """Labels that the model learned from."""
     why: dict[str, NDArray[Any]] = field(default_factory=dict)

@@ -44,7 +44,7 @@ def correct(accuracy: float | None, images: int | None) -> int | None:
 
 
 def interval_of(accuracy: float | None, images: int | None) -> Interval | None:
-    """95 % interval of an accuracy in percent that was measured on so many test images; None if one is unknown.
+    """95 % interval of an accuracy in percent. images: test images it was measured on. None if one is unknown.
 
     It covers the choice of test images only, not that of labels or seed.
     """

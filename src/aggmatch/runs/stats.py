@@ -92,7 +92,7 @@ def wilson(right: int, images: int) -> Interval:
 
 
 def small_test(images: int) -> str:
-    """A sentence on how little so few test images say, with the interval of an example; empty if they are enough.
+    """A sentence that warns about few test images, with the interval of an example; empty if they are enough.
 
     Example: `small_test(3)` says that 2 of 3 right, 66.7 %, can mean anything from 20.8 to 93.9 %.
     """

@@ -214,7 +214,7 @@ class Annotations:
         stamp = stamp_of(self.path)
         if stamp == self.seen:
             return False
-        if not stamp and not self.path.parent.is_dir():  # a drive that was taken out: its labels are not lost
+        if not stamp and not self.path.parent.is_dir():  # a drive that was removed: its labels are not lost
             raise AggMatchError(f"Cannot read {self.path}: its folder is gone. Bring it back to go on.")
         try:
             data = self.path.read_bytes() if stamp else b""

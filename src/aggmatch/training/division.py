@@ -1,4 +1,4 @@
-"""What of a step is divided among processes, and what they exchange once per step."""
+"""How a step is divided among processes: which batches fit, and what is averaged once per step."""
 
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -24,7 +24,7 @@ def check_batches(processes: Processes, settings: RunSettings, labeled: int) -> 
 
 
 def shared_tensors(online: Network, average: Network, settings: TrainSettings) -> list[Tensor]:
-    """Return what the processes average in every step: gradients, and statistics that each took of its own rows."""
+    """Return what the processes average in every step: gradients and, if BatchNorm is local, its running statistics."""
     shared = gradients_of(list(online.parameters()))
     if settings.batchnorm == "local":
         for network in (online, average):

@@ -125,8 +125,8 @@ def stored_backbone(folder: RunFolder) -> Mapping[str, Tensor] | None:
 def take_networks(state: Trainer, folder: RunFolder, classes: tuple[str, ...]) -> None:
     """Copy both networks of a stored run into a run that has not begun.
 
-    classes: of the new run. Of a class that the stored one does not have, the classifier starts anew. The newest
-    checkpoint is taken, or else the model.
+    classes: of the new run. For a class that the stored one does not have, the classifier starts from random
+    weights. The newest checkpoint is taken, or else the model.
     """
     saved = checkpoints.load_newest(folder.checkpoints)
     sections = ("online", "average")

@@ -271,9 +271,7 @@ class Run:
     def finish(self) -> None:
         """Evaluate the reported network, and write the model and the summary."""
         state, inputs = self.state, self.state.inputs
-        shown = (
-            inputs.test if len(self.data.test) else inputs.labeled
-        )  # without test images, only to prepare the method
+        shown = inputs.test if len(self.data.test) else inputs.labeled  # without test images: only prepares the method
         final = evaluate(state.method, state.evaluated, shown, inputs.labeled, threads=state.threads)
         if self.processes.first:
             summary = summarize(self, final)

@@ -96,7 +96,7 @@ class Trainer:
         self.begin_stage()
 
     def begin_stage(self) -> None:
-        """Capture the step anew, because the method computes something else from now on."""
+        """Capture the step again, because the method computes something else from now on."""
         self.stage = self.method.stage
         captured = self.device.type == "cuda" and self.settings.runtime.graph
         alone = not self.processes.connected

@@ -61,7 +61,7 @@ def opening(path: Path) -> Iterator[zipfile.ZipFile]:
 def unpack(path: Path, cache_dir: str | None = None) -> Path:
     """Return a folder with the images and tables of a .zip file, unpacked in the cache folder unless it already is.
 
-    The folder is named after the content, so that a changed archive is unpacked anew. If all files of the archive are
+    The folder is named after the content, so that a changed archive is unpacked again. If all files of the archive are
     in one folder, that folder is returned. cache_dir: see `files.cache_folder`. Raises `AggMatchError` if a path in
     the archive leads outside, or if it would unpack to more than 20 GiB.
 

@@ -47,7 +47,7 @@ class Budget:
 
     @contextmanager
     def taking(self, pixels: int) -> Iterator[None]:
-        """Wait until so many pixels are free, and hold them within; more than the total count as the total."""
+        """Wait until this number of pixels is free, and hold them within; at most the total is waited for."""
         pixels = min(pixels, self.total)
         with self.changed:
             self.changed.wait_for(lambda: self.free >= pixels)

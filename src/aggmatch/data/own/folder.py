@@ -1,4 +1,4 @@
-"""What the files of a folder of images are: its folders, or a table of labels, say it.
+"""Sorts the files of a folder of images into labelled, unlabelled and test images, by folders or by a table of labels.
 
 `FOLDER/CLASS/...` holds the labelled images of a class and `FOLDER/unlabeled/...` the images without a label. Both may
 also be in `FOLDER/train`. `FOLDER/test/CLASS/...` holds the test images and may be missing. Images may be in

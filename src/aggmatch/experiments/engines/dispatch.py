@@ -1,4 +1,4 @@
-"""Sends runs to the machines of a cluster, takes what they send home, and sends a run again if its machine is lost."""
+"""Sends runs to the machines of a cluster, receives their files, and sends a run again if its machine is lost."""
 
 import time
 import warnings
@@ -41,7 +41,7 @@ class Cluster(Protocol):
         ...
 
     def ready(self, jobs: Sequence[Any], seconds: float) -> Sequence[Any]:
-        """Return the jobs that have a message; wait for the first one at most so many seconds."""
+        """Return the jobs that have a message; wait for the first one for at most this time."""
         ...
 
     def receive(self, job: Any) -> Message:
@@ -133,7 +133,7 @@ class RemoteTraining:
             self.trips.remove(trip)
 
     def warn_if_idle(self) -> None:
-        """Warn if no machine takes a run for a long time, which it does forever if there is no such machine."""
+        """Warn if no machine takes a run for a long time: perhaps no machine has what a run needs."""
         now = time.monotonic()
         if any(trip.machine for trip in self.trips):
             self.trained = now

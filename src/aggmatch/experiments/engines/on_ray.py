@@ -87,7 +87,7 @@ class RayCluster:
         return task.remote(order, stored, self.stop_sign)
 
     def ready(self, jobs: Sequence[Any], seconds: float) -> Sequence[Any]:
-        """Return the jobs that have a message; wait for the first one at most so many seconds."""
+        """Return the jobs that have a message; wait for the first one for at most this time."""
         first, _ = self.ray.wait(jobs, num_returns=1, timeout=seconds)
         return self.ray.wait(jobs, num_returns=len(jobs), timeout=0)[0] if first else []
 

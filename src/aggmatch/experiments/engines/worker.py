@@ -1,6 +1,6 @@
-"""Trains one run on a machine of a cluster, in a folder of its own, and sends home what happens.
+"""Trains one run on a machine of a cluster, in a temporary folder, and sends records and files to the command.
 
-The machines need not share a file system: the files of the run travel both ways.
+The machines need not share a file system: the files of the run are sent both ways.
 """
 
 import os
@@ -32,17 +32,17 @@ class Order:
     """What a machine needs to know to train a run."""
 
     run: dict[str, Any]
-    """The planned run as values; its folder is the one at home."""
+    """The planned run as values; its folder is the one on the machine of the command."""
     download: bool
     """Whether missing files of the data set are fetched."""
     folder: str = "."
-    """The working directory at home; used if the machine has it too."""
+    """The working directory of the command; used if the machine has it too."""
     version: str = __version__
-    """The version of aggmatch at home."""
+    """The version of aggmatch that the command uses."""
 
 
 class Message(NamedTuple):
-    """What a machine sends home.
+    """What a machine sends to the command.
 
     `started`: its name. `logged`: the new record. `piece`: bytes of an archive of files. `files`: the archive is
     complete; names of all files in the folder. `finished`, `stopped`, `failed`: the last message; the reason.
@@ -90,7 +90,7 @@ def train_run(order: Order, pieces: Iterable[bytes], stop: Callable[[], bool]) -
 
 
 def take(pieces: Iterable[bytes], path: Path, sent: dict[str, Stamp]) -> None:
-    """Unpack the files of a run, if there are any, and note them as sent: they are at home already."""
+    """Unpack the files of a run, if there are any, and note them as sent: the command has them already."""
     archive = path.with_name("files.tar")
     with archive.open("wb") as file:
         for piece in pieces:
@@ -125,7 +125,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def machine() -> str:
-    """A name of this machine or container: within it, a number stands for one process."""
+    """A name of this machine or container, in which a process number is unique."""
     space = Path("/proc/self/ns/pid")
     return digest(f"{platform.node()} {space.stat().st_ino if space.exists() else ''}".encode())
 
