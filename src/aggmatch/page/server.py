@@ -198,7 +198,7 @@ class Page:
     def event(self, body: dict[str, Any]) -> None:
         """Save a label or another event."""
         if body.get("event") == "undo":
-            raise AggMatchError("An undo has an address of its own.")
+            raise AggMatchError("An undo is not an event here. Send it to /api/undo.")
         self.project.add(body)
 
     def undo(self, body: dict[str, Any]) -> str:

@@ -9,8 +9,8 @@ export const LISTS = {
 export const LEADS = {
   queue: "The images that teach most come first.",
   doubtful: "Predictions with the least consensus come first. Give them a label.",
-  wrong: "Labels that other images contradict. Accept the other class, or press your own again to keep it.",
-  confident: "Predictions with the most consensus. All are selected: click the wrong ones out, or correct the last one clicked with its key; then accept the others.",
+  wrong: "Labels that other images contradict. Accept the other class, or press the key of your class again to keep it.",
+  confident: "Predictions with the most consensus. All are selected: click the wrong ones to deselect them, or press the right key to correct the last one clicked. Then accept the others.",
 };
 export const NOTHING = {
   queue: "Nothing is left to label.",
