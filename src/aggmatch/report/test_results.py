@@ -203,7 +203,7 @@ class WrongImage:
 
 @dataclass(frozen=True)
 class Gallery:
-    """The wrong test images of a run, the surest mistakes first."""
+    """The wrong test images of a run, the most confident mistakes first."""
 
     wrong: int
     """Number of wrong test images."""
@@ -213,7 +213,7 @@ class Gallery:
 
 
 def make_gallery(run: StoredRun) -> Gallery:
-    """Return the wrong test images of a run that has a model, with thumbnails of the surest mistakes.
+    """Return the wrong test images of a run that has a model, with thumbnails of the most confident mistakes.
 
     Example: `make_gallery(read_run(Path("runs/mine"))).wrong`.
     """

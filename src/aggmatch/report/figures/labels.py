@@ -178,8 +178,8 @@ def mistakes_panel(rival: StoredRun, run: StoredRun) -> Panel:
         f"Confident mistakes of {rival.name}, and {run.name}",
         f"Of {len(theirs.index):,} unlabelled training images, {rival.method} is sure of a wrong class (probability at "
         f"least {threshold:g}) for {len(mistakes)}; {run.method} has {len(corrected)} of these right, and is wrong on "
-        f"{spoiled} of which {rival.method} is rightly sure. Shown: the corrected ones of which {rival.method} is "
-        f"surest, one of every pair of classes in turn, with its probability and the confidence of {run.method}. "
+        f"{spoiled} of which {rival.method} is rightly sure. Shown: the corrected ones of which {rival.method} is most "
+        f"sure, one of every pair of classes in turn, with its probability and the confidence of {run.method}. "
         f"{run.condition}, fold {run.fold}, the same labels for both; steps {theirs.step:,} and {ours.step:,}; plain "
         f"images, online networks.",
         [
