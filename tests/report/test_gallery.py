@@ -92,7 +92,8 @@ def test_the_page_on_own_images_starts_with_the_wrong_ones_and_says_once_what_no
     answer(run, [0, 1, 0, 1, 0, 0], [0.9, 0.6, 0.9, 0.9, 0.99, 0.8])
     source = page([run])
     assert source.index("3 of 6 test images are wrong") < source.index("Test accuracy, averaged network")
-    assert len(re.findall("<img ", source)) == 3
+    gallery = source.split('aria-labelledby="wrong-title"')[1].split("</section>")[0]
+    assert len(re.findall("<img ", gallery)) == 3
 
 
 def test_a_run_without_mistakes_says_so(run, fakes):
