@@ -150,8 +150,8 @@ def test_only_the_command_line_speaks_of_its_options(path: Path):
 
 
 MODULES = sorted(SOURCE.rglob("*.py"))
-MANY = {".": 17, "data": 20, "methods": 20}
-"""Packages that may have more modules than others: the ground floor, and one per method or data set."""
+MANY = {".": 17, "methods": 20}
+"""Packages that may have more modules than others: the ground floor, and one per method."""
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from aggmatch.data import DataSet, Images
-from aggmatch.data.cifar import CIFAR10_ARCHIVE, CIFAR100_ARCHIVE
+from aggmatch.data.builtin.cifar import CIFAR10_ARCHIVE, CIFAR100_ARCHIVE
 
 Pickler: Any = pickle._Pickler  # the pure Python one, whose dispatch can be changed
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from aggmatch.data import SOURCES, cifar, download, is_own_images, load, locate
-from aggmatch.data.cifar import CIFAR10, CIFAR10_ARCHIVE, read_cifar
+from aggmatch.data import SOURCES, is_own_images, load, locate
+from aggmatch.data.builtin import cifar, download
+from aggmatch.data.builtin.cifar import CIFAR10, CIFAR10_ARCHIVE, read_cifar
 from aggmatch.data.registry import name_clash
 from aggmatch.errors import AggMatchError
 from aggmatch.settings import resolve

@@ -19,12 +19,12 @@ import aggmatch
 from aggmatch.cli.app import gather
 from aggmatch.config import read_assignment, read_file
 from aggmatch.console import stdout
-from aggmatch.data.cifar import CIFAR10_ARCHIVE, read_cifar
+from aggmatch.data.builtin.cifar import CIFAR10_ARCHIVE, read_cifar
+from aggmatch.data.builtin.mnist import MNIST_FILES, read_idx
+from aggmatch.data.builtin.pickles import read_pickle
+from aggmatch.data.builtin.svhn import _read_mat
 from aggmatch.data.images import reading
-from aggmatch.data.mnist import MNIST_FILES, read_idx
-from aggmatch.data.pickles import read_pickle
 from aggmatch.data.splits import read_content
-from aggmatch.data.svhn import _read_mat
 from aggmatch.experiments.results_table import ResultsTable, group_runs
 from aggmatch.inference.model import read_saved
 from aggmatch.runs.checkpoint import Checkpoint, pack, unpack

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from aggmatch.data.cifar import CIFAR10
+from aggmatch.data.builtin.cifar import CIFAR10
 from aggmatch.report.figure import (
     BARS,
     draw_distributions,

@@ -17,13 +17,13 @@ SOURCES: Registry[Source] = Registry(
     "data set",
     "data",
     builtin=lambda: {
-        "digits": "aggmatch.data.digits:DIGITS",
-        "cifar10": "aggmatch.data.cifar:CIFAR10",
-        "cifar100": "aggmatch.data.cifar:CIFAR100",
-        "svhn": "aggmatch.data.svhn:SVHN",
-        "mnist": "aggmatch.data.mnist:MNIST",
-        "fashion-mnist": "aggmatch.data.mnist:FASHION_MNIST",
-        "stl10": "aggmatch.data.stl10:STL10",
+        "digits": "aggmatch.data.builtin.digits:DIGITS",
+        "cifar10": "aggmatch.data.builtin.cifar:CIFAR10",
+        "cifar100": "aggmatch.data.builtin.cifar:CIFAR100",
+        "svhn": "aggmatch.data.builtin.svhn:SVHN",
+        "mnist": "aggmatch.data.builtin.mnist:MNIST",
+        "fashion-mnist": "aggmatch.data.builtin.mnist:FASHION_MNIST",
+        "stl10": "aggmatch.data.builtin.stl10:STL10",
     },
     accepts=lambda part: isinstance(part, Source),
     wanted="an aggmatch.data.Source",
@@ -191,7 +191,7 @@ def require_files(source: Source, data_dir: Path, download: bool, progress: Prog
     """Raise `AggMatchError` if files of a data set are missing; `download` fetches them first."""
     try:
         if download:
-            from aggmatch.data.download import fetch
+            from aggmatch.data.builtin.download import fetch
 
             # Existing archives are verified too; unpacked files belong to the user and are not.
             for archive in source.archives:

@@ -8,7 +8,7 @@ from typing import Any
 
 from aggmatch.config import Layer
 from aggmatch.data import SOURCES, Archive
-from aggmatch.data.download import fetch
+from aggmatch.data.builtin.download import fetch
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.paper import Cell, PaperTable
 from aggmatch.experiments.planned import PlannedRun, find_folder

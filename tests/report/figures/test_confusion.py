@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.folders import write_folder
 
-from aggmatch.data.cifar import CIFAR10
+from aggmatch.data.builtin.cifar import CIFAR10
 from aggmatch.evaluation import Evaluation
 from aggmatch.report.figure import pairs_among
 from aggmatch.report.figures import draw

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aggmatch.data import Archive, download
-from aggmatch.data.download import fetch
+from aggmatch.data import Archive
+from aggmatch.data.builtin import download
+from aggmatch.data.builtin.download import fetch
 from aggmatch.errors import AggMatchError
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from aggmatch.data import DataSettings, draw_split, load
+from aggmatch.data.builtin.stl10 import ARCHIVE
 from aggmatch.data.images import UNKNOWN
-from aggmatch.data.stl10 import ARCHIVE
 from aggmatch.errors import AggMatchError
 from aggmatch.models import build_network
 from aggmatch.models.wide_resnet import WideResNet

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from aggmatch.data.digits import DIGIT_NAMES, DIGIT_NOISE
+from aggmatch.data.builtin.digits import DIGIT_NAMES, DIGIT_NOISE
+from aggmatch.data.builtin.matlab import read_arrays
 from aggmatch.data.images import Archive, Images, Source, corrupt, reading
-from aggmatch.data.matlab import read_arrays
 
 SHAPE = (3, 32, 32)
 HOME = "http://ufldl.stanford.edu/housenumbers/"

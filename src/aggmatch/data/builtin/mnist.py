@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from aggmatch.data.digits import DIGIT_NAMES, DIGIT_NOISE
+from aggmatch.data.builtin.digits import DIGIT_NAMES, DIGIT_NOISE
 from aggmatch.data.images import Archive, Images, Source, corrupt, reading
 
 SHAPE = (1, 28, 28)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aggmatch.data import Images, load
-from aggmatch.data.cifar import CIFAR10, CIFAR10_ARCHIVE, CIFAR100, CIFAR100_ARCHIVE
+from aggmatch.data.builtin.cifar import CIFAR10, CIFAR10_ARCHIVE, CIFAR100, CIFAR100_ARCHIVE
 from aggmatch.errors import AggMatchError
 
 FIRST = CIFAR10_ARCHIVE.members[0]

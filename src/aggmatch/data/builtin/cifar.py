@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from aggmatch.data.builtin.pickles import read_pickle
 from aggmatch.data.images import Archive, Images, Source, corrupt, reading
-from aggmatch.data.pickles import read_pickle
 
 SHAPE = (3, 32, 32)
 HOME = "https://www.cs.toronto.edu/~kriz/"

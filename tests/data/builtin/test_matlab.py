@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from aggmatch.data.matlab import read_arrays
+from aggmatch.data.builtin.matlab import read_arrays
 
 LIMIT = 10_000
 RNG = np.random.default_rng(0)

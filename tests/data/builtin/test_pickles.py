@@ -5,8 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
-from aggmatch.data import pickles
-from aggmatch.data.pickles import read_pickle
+from aggmatch.data.builtin import pickles
+from aggmatch.data.builtin.pickles import read_pickle
 from aggmatch.errors import AggMatchError
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from aggmatch.data import load
-from aggmatch.data.mnist import FASHION_FILES, MNIST_FILES
+from aggmatch.data.builtin.mnist import FASHION_FILES, MNIST_FILES
 from aggmatch.errors import AggMatchError
 
 

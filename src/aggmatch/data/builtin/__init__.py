@@ -1,0 +1,1 @@
+"""The data sets of this package, and readers of their official files."""
