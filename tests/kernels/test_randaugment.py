@@ -44,7 +44,8 @@ def check_round(images: Tensor, names: list[str], values: list[float], interpola
     """
     from aggmatch.kernels.randaugment import randaugment_round as fused_round
 
-    op_N, magnitude_N = torch.tensor([INDEX[name] for name in names]), torch.tensor(values, dtype=torch.float32)
+    op_N = torch.tensor([INDEX[name] for name in names], dtype=torch.long)
+    magnitude_N = torch.tensor(values, dtype=torch.float32)
     expected = randaugment_round(images, op_N, magnitude_N, interpolation=interpolation)  # type: ignore[arg-type]
     before, images = images, images.to(device)
     found = fused_round(images, op_N.to(device), magnitude_N.to(device), INDEX, interpolation == "bilinear")
