@@ -286,7 +286,7 @@ def finish_sums(
 
 
 def sharing(norm: torch.nn.BatchNorm2d) -> Processes | None:
-    """Return the processes that share the statistics of a norm; None if there are none."""
+    """Return the processes that share the statistics of a norm; None if it has its own."""
     processes: Processes | None = getattr(norm, "processes", None)
     return processes
 
