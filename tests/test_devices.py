@@ -7,7 +7,16 @@ from torch import nn
 
 import aggmatch
 from aggmatch import devices
-from aggmatch.devices import SMALL, choose_device, choose_threads, computing_on, free_memory, hardware, provenance
+from aggmatch.devices import (
+    SMALL,
+    choose_device,
+    choose_threads,
+    computing_on,
+    free_memory,
+    hardware,
+    provenance,
+    search_pays,
+)
 from aggmatch.errors import AggMatchError
 
 CPU = torch.device("cpu")
@@ -73,10 +82,17 @@ def test_cudnn_and_the_current_device_are_set_within_and_restored(monkeypatch):
     with computing_on(device):
         assert torch.backends.cudnn.benchmark
         assert entered == [device]
+    with computing_on(device, search=False):
+        assert not torch.backends.cudnn.benchmark
     with pytest.raises(RuntimeError, match="within"), computing_on(device):
         raise RuntimeError("within")
-    assert entered == [device, None] * 2
+    assert entered == [device, None] * 3
     assert not torch.backends.cudnn.benchmark
+
+
+@pytest.mark.parametrize(("groups", "pays"), [(1, True), (4, False)])
+def test_cudnn_does_not_search_kernels_for_depthwise_layers(groups, pays):
+    assert search_pays(nn.Sequential(nn.Conv2d(4, 4, 3, groups=groups))) == pays
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "CPU, 1 thread"), (2, "CPU, 2 threads")])

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 
 from aggmatch.config import Layer
 from aggmatch.own_recipe import default_use, own_recipe, recipe_of_use
@@ -15,19 +14,16 @@ CPU = {"runtime.device": "cpu"}
 
 
 @pytest.mark.parametrize(
-    ("device", "weights", "side", "expected"),
+    ("device", "weights", "expected"),
     [
-        ("cpu", True, 400, "frozen"),
-        ("cpu", True, 32, "frozen"),
-        ("cpu", False, 400, "scratch"),
-        ("cuda", True, 65, "finetune"),
-        ("cuda", True, 64, "frozen"),
-        ("cuda", True, None, "frozen"),
-        ("cuda", False, 400, "scratch"),
+        ("cpu", True, "frozen"),
+        ("cpu", False, "scratch"),
+        ("cuda", True, "finetune"),
+        ("cuda", False, "scratch"),
     ],
 )
-def test_the_use_of_the_backbone_follows_from_device_weights_and_images(device, weights, side, expected):
-    assert default_use(device, weights=weights, side=side) == expected
+def test_the_use_of_the_backbone_follows_from_device_and_weights(device, weights, expected):
+    assert default_use(device, weights=weights) == expected
 
 
 def test_many_short_runs_are_on_frozen_features_unless_somebody_chooses(
@@ -47,12 +43,11 @@ def test_fine_tuning_ends_in_minutes(device: str):
     assert recipe["train.steps"] * recipe["train.batch"] <= 64_000
 
 
-def test_on_a_gpu_the_size_of_the_photos_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_gpu_fine_tunes_by_statistics_that_came_with_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("aggmatch.own_recipe.choose_device", lambda _: torch.device("cuda"))
-    Image.new("RGB", (400, 300)).save(tmp_path / "photo.jpg")
-    assert own_recipe(str(tmp_path), {})["train.backbone"] == "finetune"
-    Image.new("RGB", (400, 64)).save(tmp_path / "photo.jpg")
-    assert own_recipe(str(tmp_path), {})["train.backbone"] == "frozen"
+    assert own_recipe({})["train.backbone"] == "finetune"
+    chosen = resolve({"data.name": str(tmp_path)})
+    assert (chosen.recipe, chosen.train.backbone, chosen.train.batchnorm) == ("finetune", "finetune", "fixed")
 
 
 def test_a_folder_of_images_is_learned_on_frozen_features_if_weights_are_installed(tmp_path: Path):

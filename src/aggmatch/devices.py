@@ -52,18 +52,24 @@ def choose_threads(wanted: int, network: nn.Module) -> int:
     return 1 if sum(weight.numel() for weight in network.parameters()) < SMALL else torch.get_num_threads()
 
 
-@contextmanager
-def computing_on(device: torch.device, threads: int = 0) -> Iterator[None]:
-    """Within, the device is the current one, cuDNN benchmarks its kernels, and CPU work uses this number of threads.
+def search_pays(network: nn.Module) -> bool:
+    """Whether cuDNN should time all its kernels for each layer: not with depthwise layers, where that takes minutes."""
+    return not any(isinstance(layer, nn.Conv2d) and layer.groups > 1 for layer in network.modules())
 
-    threads: 0 leaves their number unchanged; on CUDA it is not used. All of these are settings of the whole process.
-    They are restored at the end, so runs in one process do not disturb each other.
+
+@contextmanager
+def computing_on(device: torch.device, threads: int = 0, *, search: bool = True) -> Iterator[None]:
+    """Within, the device is the current one, and CPU work uses this number of threads.
+
+    threads: 0 leaves their number unchanged; on CUDA it is not used. search: whether cuDNN times its kernels at the
+    first use of each shape and takes the fastest. All of these are settings of the whole process. They are restored at
+    the end, so runs in one process do not disturb each other.
 
     Example: `with computing_on(torch.device("cpu"), threads=1): network(images)`.
     """
     if device.type == "cuda":
         benchmark = torch.backends.cudnn.benchmark
-        torch.backends.cudnn.benchmark = True  # shapes never change, so the search pays off
+        torch.backends.cudnn.benchmark = search
         try:
             with torch.cuda.device(device):
                 yield

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from aggmatch.data import Images
-from aggmatch.devices import choose_threads, computing_on
+from aggmatch.devices import choose_threads, computing_on, search_pays
 from aggmatch.methods import Method
 from aggmatch.models import Network, images_at_once
 
@@ -70,7 +70,7 @@ def evaluating(network: Network, threads: int) -> Iterator[torch.device]:
     device, training = next(network.parameters()).device, network.training
     network.eval()
     try:
-        with torch.no_grad(), computing_on(device, choose_threads(threads, network)):
+        with torch.no_grad(), computing_on(device, choose_threads(threads, network), search=search_pays(network)):
             yield device
     finally:
         network.train(training)

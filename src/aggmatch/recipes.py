@@ -58,6 +58,15 @@ FROZEN: dict[str, Any] = {
 }
 """Training on features of a frozen backbone, with any method."""
 
+FINETUNED: dict[str, Any] = {
+    "train.batchnorm": "fixed",
+    "optim.lr": 0.003,
+    "optim.backbone_rate": 0.3,
+    "optim.average": 0.99,
+    "runtime.checkpoint_every": 200,
+}
+"""Training of all layers of a pretrained backbone, with any method; see docs/decisions/0010-fine-tuning.md."""
+
 FIXMATCH_ON_DIGITS: dict[str, Any] = {"optim.weight_decay": 0.04, "optim.average": 0.98}
 """Methods that build on FixMatch have its values, without a search of their own."""
 
@@ -142,7 +151,7 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
         "fixmatch": COLD_START | {"method.alignment": "uniform", "method.targets": "soft"},
     },
     "frozen": {ANY: FROZEN} | ON_PRETRAINED,
-    "finetune": {ANY: {"optim.average": 0.99, "runtime.checkpoint_every": 200}} | ON_PRETRAINED,
+    "finetune": {ANY: FINETUNED} | ON_PRETRAINED,
 }
 """Named recipes: name → method → settings; `ANY` holds settings of all methods."""
 PREFERRED = {"aggmatch": "cold-start"}

@@ -105,9 +105,10 @@ class TrainSettings(Settings):
     share BatchNorm's statistics. Otherwise the other images represent them, which is faster (docs/decisions/0004)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Arithmetic of the network. auto: bfloat16 autocast on CUDA, float32 on a CPU."""
-    batchnorm: Literal["sync", "local"] = "sync"
-    """Statistics of BatchNorm if several processes share a batch. sync: of the whole batch, as in one process. local:
-    of the rows of each process, which is faster but changes the result (docs/distributed.md)."""
+    batchnorm: Literal["sync", "local", "fixed"] = "sync"
+    """Statistics by which BatchNorm normalises. sync: of the whole batch, also if several processes share it. local: of
+    the rows of each process, which is faster but changes the result (docs/distributed.md). fixed: those that a
+    pretrained backbone came with, for train.backbone=finetune."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +165,8 @@ class RunSettings(Settings):
             raise InvalidValue(
                 "method.rotation_weight", "must be 0 with train.backbone=frozen, which rotates no images"
             )
+        if self.train.batchnorm == "fixed" and self.train.backbone != "finetune":
+            raise InvalidValue("train.batchnorm", "must be sync or local, unless train.backbone=finetune")
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain values, as `config.json` holds them; the name of the method is in its section."""
@@ -290,7 +293,7 @@ def fitted(named: Layer, steps: object) -> Layer:
 
 def recipe_of_data(data: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recipe of a data set. chosen: nested settings, on which that of images of your own depends."""
-    return own_recipe(data, chosen) if is_own_images(data) else DATA.get(data, {})
+    return own_recipe(chosen) if is_own_images(data) else DATA.get(data, {})
 
 
 def with_absolute_paths(layer: Layer) -> Layer:

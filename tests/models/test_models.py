@@ -48,6 +48,20 @@ def test_a_network_returns_feature_and_logits(name, channels, size):
     torch.testing.assert_close(output.logits, network.classifier(output.feature))
 
 
+@pytest.mark.parametrize("targets", [0, 2])
+def test_fixed_statistics_normalise_in_training_as_in_evaluation(targets):
+    network = build_network("wrn-10-1", channels=3, classes=7)
+    network(images(8))  # statistics of some batch
+    network.fixed_norm = True
+    before = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    trained = network.train()(images(4, seed=1), targets)
+    torch.testing.assert_close(trained.logits, network.eval()(images(4, seed=1)).logits)
+    assert network.train().training
+    trained.logits.sum().backward()
+    assert all(torch.equal(buffer, before[name]) for name, buffer in network.named_buffers())
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
 @pytest.mark.parametrize(
     "name", ["wrn-28", "wrn-27-2", "wrn-28-0", "wrn-4-2", "wrn-28-2-1", "wrn-28-two", "wrn", "small-0", "small-x"]
 )

@@ -1,6 +1,5 @@
 """Runs on cached features of a frozen backbone."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(method: str = "aggmatch", **changes: object) -> RunSettings:
-    return toy_settings(method, train__backbone="frozen", model__name=BACKBONE, views__cached=2, **changes)
+    return toy_settings(method, **{"train__backbone": "frozen", "model__name": BACKBONE, "views__cached": 2, **changes})
 
 
 def complete(run: Run) -> Run:
@@ -89,15 +88,21 @@ def test_rotated_images_cannot_be_learned_on_frozen_features():
 
 
 def test_finetuning_starts_from_the_pretrained_weights(toy_data: DataSet, tmp_path: Path):
-    changed = dataclasses.replace(
-        settings("fixmatch"), train=dataclasses.replace(settings().train, backbone="finetune")
-    )
-    run = start(changed, tmp_path / "run", data=toy_data)
+    run = start(settings("fixmatch", train__backbone="finetune"), tmp_path / "run", data=toy_data)
     assert run.state.online.frozen is None
     before = run.state.online.get_parameter("backbone.scale").clone()
     complete(run)
     assert not torch.equal(run.state.online.get_parameter("backbone.scale"), before)
     assert not run.folder.backbone.exists()
+
+
+def test_finetuning_keeps_the_statistics_that_came_with_the_weights(toy_data: DataSet, tmp_path: Path):
+    changed = settings("fixmatch", train__backbone="finetune", train__batchnorm="fixed")
+    run = start(changed, tmp_path / "run", data=toy_data)
+    assert run.state.online.fixed_norm
+    assert run.state.average.fixed_norm
+    with pytest.raises(InvalidValue, match=r"train\.batchnorm"):
+        settings("fixmatch", train__batchnorm="fixed")
 
 
 def test_a_network_without_pretrained_weights_cannot_be_frozen(toy_data: DataSet, tmp_path: Path):

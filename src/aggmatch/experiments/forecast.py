@@ -44,7 +44,7 @@ def seconds_of_features(settings: RunSettings, data: DataSet) -> float:
     network.mixed = settings.train.precision != "float32" and has_bfloat16(device)
     network.to(device)
     images = data.train.pixels[:FEW].to(device)
-    with torch.no_grad(), computing_on(device, threads=1):
+    with torch.no_grad(), computing_on(device, threads=1, search=False):
         network.embed(images)  # the first call takes longer
         seconds = time_calls(lambda: network.embed(images), device, 1).median
     passes = len(data.train) * (1 + settings.views.cached * len({*names.labeled, *names.unlabeled})) + len(data.test)

@@ -132,7 +132,10 @@ def in_parallel(work: Callable[[int], Result], count: int, device: torch.device)
     threads = torch.get_num_threads()
     workers = threads if device.type == "cpu" else 1
     try:
-        with computing_on(device), ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1)) as pool:
+        with (
+            computing_on(device, search=False),
+            ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1)) as pool,
+        ):
             return list(pool.map(work, range(count)))
     finally:
         torch.set_num_threads(threads)

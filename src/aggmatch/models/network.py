@@ -51,7 +51,8 @@ class Network(nn.Module):
 
     Mean and deviation of the training images, or those that a pretrained backbone wants, are buffers, so that a saved
     network needs nothing else to predict. The backbone computes in bfloat16 if `mixed` is set. If `exact` is set, it
-    never skips a backward pass. After `divide`, several processes share the work of each training pass.
+    never skips a backward pass. If `fixed_norm` is set, BatchNorm normalises by its stored statistics in training too.
+    After `divide`, several processes share the work of each training pass.
 
     Example: `Network(MyBackbone(3, 10), 10, 3)(images).logits` with images (B, 3, H, W) uint8.
     """
@@ -67,7 +68,8 @@ class Network(nn.Module):
         self, backbone: nn.Module, classes: int, channels: int, *, frozen: nn.Module | None = None, side: int = 0
     ) -> None:
         super().__init__()
-        self.classes, self.channels, self.side, self.mixed, self.exact = classes, channels, side, False, False
+        self.classes, self.channels, self.side = classes, channels, side
+        self.mixed, self.exact, self.fixed_norm = False, False, False
         object.__setattr__(self, "frozen", frozen)  # not registered as a part
         self.target_only = "targets" in signature(backbone.forward).parameters
         self.backbone = backbone
@@ -178,6 +180,14 @@ class Network(nn.Module):
             feature, _ = check_output(self.frozen, output, 0, self.classes)
         return feature.float()
 
+    def train(self, mode: bool = True) -> Self:
+        """Switch between training and evaluation; BatchNorm with fixed statistics always evaluates."""
+        super().train(mode)
+        if self.fixed_norm:
+            for norm in batch_norms(self.backbone):
+                norm.eval()
+        return self
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the frozen backbone too, when the network moves to another device."""
         if self.frozen is not None:
@@ -270,10 +280,15 @@ class GatherRows(torch.autograd.Function):
         return gradients[0][processes.rank :: processes.world] * processes.world, None
 
 
+def batch_norms(network: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """Return all BatchNorm layers."""
+    return [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+
+
 @contextmanager
 def frozen_statistics(network: nn.Module) -> Iterator[None]:
     """Keep the running statistics of BatchNorm unchanged in the block; it still normalises by its batch."""
-    norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    norms = batch_norms(network)
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.momentum = 0.0

@@ -85,7 +85,8 @@ class WideResNet(nn.Module):
 
     def forward(self, x: Tensor, targets: int = 0) -> Tensor:
         """Return features (B, 64·width) of images (B, C, H, W); the last `targets` images get no gradient."""
-        fused = fused_pass() if self.training and self.fusible and x.is_cuda else None
+        by_batch = self.norm.training  # not in evaluation, nor with fixed statistics
+        fused = fused_pass() if by_batch and self.fusible and x.is_cuda else None
         if fused is not None:
             return fused(self, x, targets)
         x = convolve(self.stem, x, targets)

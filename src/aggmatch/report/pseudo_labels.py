@@ -13,7 +13,7 @@ from torch import Tensor
 
 from aggmatch.data import DataSet, Images, Split
 from aggmatch.data.images import UNKNOWN
-from aggmatch.devices import choose_threads, computing_on
+from aggmatch.devices import choose_threads, computing_on, search_pays
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import evaluate
 from aggmatch.functional import Aggregate
@@ -145,7 +145,7 @@ def pseudo_labels(snapshot: Snapshot, data: DataSet, split: Split, index: Tensor
 def run_network(network: Network, pixels: Tensor) -> Output:
     """Features and logits of images (N, C, H, W), computed a batch at a time, on the network's device."""
     device = next(network.parameters()).device
-    with computing_on(device, choose_threads(0, network)):
+    with computing_on(device, choose_threads(0, network), search=search_pays(network)):
         parts = [network(some.to(device)) for some in pixels.split(images_at_once(pixels.shape[-1], BATCH))]
     return Output(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 

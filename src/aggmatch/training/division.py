@@ -1,11 +1,11 @@
 """How a step is divided among processes: which batches fit, and what is averaged once per step."""
 
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from aggmatch.distributed import Processes
 from aggmatch.methods.shared import StartSettings, rotated_count
 from aggmatch.models import Network
+from aggmatch.models.network import batch_norms
 from aggmatch.settings import RunSettings, TrainSettings
 from aggmatch.training.optim import gradients_of
 
@@ -28,7 +28,8 @@ def shared_tensors(online: Network, average: Network, settings: TrainSettings) -
     shared = gradients_of(list(online.parameters()))
     if settings.batchnorm == "local":
         for network in (online, average):
-            norms = [layer for layer in network.backbone.modules() if isinstance(layer, _BatchNorm)]
-            buffers = [buffer for norm in norms for buffer in (norm.running_mean, norm.running_var)]
+            buffers = [
+                buffer for norm in batch_norms(network.backbone) for buffer in (norm.running_mean, norm.running_var)
+            ]
             shared += [buffer for buffer in buffers if buffer is not None]
     return shared

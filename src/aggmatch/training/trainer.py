@@ -11,7 +11,7 @@ from torch import Tensor
 from aggmatch.augment.views import Augmenter
 from aggmatch.data import DataSet, Split
 from aggmatch.data.streams import BalancedStream, IndexStream
-from aggmatch.devices import choose_threads, computing_on, has_bfloat16, side_stream
+from aggmatch.devices import choose_threads, computing_on, has_bfloat16, search_pays, side_stream
 from aggmatch.distributed import Processes
 from aggmatch.errors import AggMatchError
 from aggmatch.features.store import FeatureStore
@@ -68,6 +68,7 @@ class Trainer:
 
         self.method, self.online, self.average = self.build_modules(data, len(split.unlabeled), weight_seed, frozen)
         self.threads = choose_threads(settings.runtime.threads, self.online)
+        self.search = search_pays(self.online)
         slow = "backbone." if settings.train.backbone == "finetune" else ""
         self.optimizer = SGD(self.online, settings.optim, slow)
         with self.processes.first_alone():  # it stores features of a frozen backbone, which the others find
@@ -124,6 +125,7 @@ class Trainer:
             )
         load_backbone(online, self.settings.train.backbone, self.settings.model, frozen)
         online.exact = self.settings.train.exact_gradient
+        online.fixed_norm = self.settings.train.batchnorm == "fixed"
         online.normalize_by(data.train.pixels)
         online.to(self.device)
         if self.device.type == "cuda" or self.settings.train.backbone == "finetune":  # depthwise layers need it on CPUs
@@ -172,7 +174,7 @@ class Trainer:
 
     def step(self) -> None:
         """Learn from the next images of both streams."""
-        with computing_on(self.device, self.threads):
+        with computing_on(self.device, self.threads, search=self.search):
             self.method.refresh(self.steps_done)
             if self.method.stage != self.stage:
                 self.begin_stage()
