@@ -1,4 +1,4 @@
-"""Updates the tables in README.md and results/README.md from the results files: python results/tables.py
+"""Updates the tables of some pages from the results files: python results/tables.py
 
 Such a table is between a comment with the command that prints it and the comment `end of table`.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from aggmatch.cli import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "results/README.md")
+PAGES = (ROOT / "README.md", ROOT / "results/README.md", ROOT / "docs/pretrained.md")
 TABLE = re.compile(r"(<!-- aggmatch ([^\n]*) -->\n).*?(<!-- end of table -->\n)", flags=re.S)
 
 

@@ -195,6 +195,13 @@ def test_a_named_recipe_changes_the_defaults_of_its_methods_alone():
         resolve({"data.name": "cifar10", "method.name": "uda", "recipe": "cold-start"})
 
 
+@pytest.mark.parametrize("use", ["frozen", "finetune"])
+def test_a_recipe_for_pretrained_backbones_and_their_use_name_each_other(use):
+    by_recipe = resolve({"data.name": "cifar10", "recipe": use})
+    assert by_recipe == resolve({"data.name": "cifar10", "train.backbone": use})
+    assert (by_recipe.recipe, by_recipe.train.backbone) == (use, use)
+
+
 def test_settings_win_over_a_named_recipe():
     settings = resolve({"data.name": "cifar10", "recipe": "cold-start", "method.warmup": 7, "optim.weight_decay": 0.5})
     assert (settings.method.to_dict()["warmup"], settings.optim.weight_decay) == (7, 0.5)

@@ -49,6 +49,7 @@ FROM_SCRATCH: dict[str, dict[str, Any]] = {
 }
 """Recipe of images of your own without pretrained weights, by device: it ends in minutes."""
 FROZEN: dict[str, Any] = {
+    "train.backbone": "frozen",
     "train.steps": 600,
     "train.batch": 32,
     "train.log_every": 20,
@@ -59,6 +60,7 @@ FROZEN: dict[str, Any] = {
 """Training on features of a frozen backbone, with any method."""
 
 FINETUNED: dict[str, Any] = {
+    "train.backbone": "finetune",
     "train.batchnorm": "fixed",
     "optim.lr": 0.003,
     "optim.backbone_rate": 0.3,

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "results/tables.py"))
-PAGES = [ROOT / "README.md", ROOT / "results/README.md"]
+PAGES = SCRIPT["PAGES"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -61,7 +61,7 @@ def with_probes(run, **accuracies):
 def test_classic_learners_on_the_same_features_have_rows_of_their_own():
     runs = [with_probes(finished("uda", fold, 50.0), LabelSpreading=40.0 + fold) for fold in (0, 1)]
     table = compare.compare(runs)
-    assert [row[0] for row in table.rows] == ["uda", "LabelSpreading (same features)"]
+    assert [row[0] for row in table.rows] == ["uda", "LabelSpreading (frozen features)"]
     assert list(table.rows[1][3:]) == [2, 40.0, 41.0, None]
     assert compare.recommend(table) is None
 

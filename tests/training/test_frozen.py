@@ -93,6 +93,9 @@ def test_finetuning_starts_from_the_pretrained_weights(toy_data: DataSet, tmp_pa
     before = run.state.online.get_parameter("backbone.scale").clone()
     complete(run)
     assert not torch.equal(run.state.online.get_parameter("backbone.scale"), before)
+    frozen = complete(start(settings("fixmatch", train__steps=4), tmp_path / "frozen", data=toy_data))
+    probes = [(finished.folder.result() or {})["probes"] for finished in (run, frozen)]
+    assert probes[0] == probes[1], "on features as they were before"
     assert not run.folder.backbone.exists()
 
 

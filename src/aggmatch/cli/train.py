@@ -183,7 +183,8 @@ def print_summary(run: "Run") -> None:
         f"{summary['seconds']:.0f} s."
     )
     if probes := summary.get("probes"):
-        say(f"On the same features and labels: {', '.join(f'{name} {value:.2f} %' for name, value in probes.items())}.")
+        classic = ", ".join(f"{name} {value:.2f} %" for name, value in probes.items())
+        say(f"On frozen features, with the same labels: {classic}.")
         if images >= FEW_TEST_IMAGES and (simpler := at_least_as_good(probes, accuracy)):
             say(f"{simpler} is at least as good here, and simpler: use it (docs/pretrained.md).")
     say(f"Run folder: {run.folder.path}")

@@ -19,7 +19,7 @@ from aggmatch.settings import RunSettings, resolve_quick
 from aggmatch.storage.files import write_atomically
 from aggmatch.tables import Table, mean_and_deviation
 
-SAME = " (same features)"
+SAME = " (frozen features)"
 """End of the names of classic learners in the table."""
 FIXED = {
     "method.name": ("which trains several", "Name them with --methods."),

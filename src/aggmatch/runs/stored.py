@@ -143,13 +143,13 @@ class StoredRun:
 
     @property
     def probes(self) -> Mapping[str, float]:
-        """Accuracy in percent of classic learners on the same frozen features and labels; empty without them."""
+        """Accuracy in percent of classic learners on frozen features and the same labels; empty if not measured."""
         accuracies: Mapping[str, float] = self.summary.get("probes", {}) if self.summary else {}
         return accuracies
 
     @property
     def better_probe(self) -> str | None:
-        """The best classic learner on the same features, if it is at least as good as the run."""
+        """The best classic learner on frozen features, if it is at least as good as the run."""
         return at_least_as_good(self.probes, self.accuracy)
 
     def pseudo_labels(self, name: str) -> float | None:

@@ -12,7 +12,6 @@ from torch import Tensor
 from aggmatch.augment.views import Augmenter
 from aggmatch.data import DataSet, Images, Split
 from aggmatch.data.rows import Rows, copy_rows, rows_of
-from aggmatch.features.probes import probe_accuracies
 from aggmatch.features.store import PLAIN, Features, FeatureStore
 from aggmatch.methods import TrainingImages, Views
 from aggmatch.models.network import Standardize
@@ -107,12 +106,6 @@ class FeatureInputs:
         self.plain = plain.float().to(store.device)
         self.test = Features(store.plain(data.test.pixels) if len(data.test) else plain[:0], data.test.labels)
         self.labeled = Features(plain[split.labeled], split.labels)
-        self.split = split
-
-    def probes(self) -> dict[str, float]:
-        """Return the test accuracies of classic learners on the same features and labels."""
-        test = self.test
-        return probe_accuracies(self.plain.cpu(), self.split.labeled, self.split.labels, test.inputs, test.labels)
 
     def views(
         self, names: Sequence[str], index_B: Tensor, generator: torch.Generator, images_B: Tensor | None = None

@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from aggmatch.devices import provenance
 from aggmatch.evaluation import Evaluation
+from aggmatch.features.probes import probe_accuracies
+from aggmatch.features.store import embed_all
+from aggmatch.models import Network, build_network
+from aggmatch.models.registry import load_backbone
 from aggmatch.runs.stats import median_of_last
 from aggmatch.storage.files import digest
 from aggmatch.training.inputs import FeatureInputs
@@ -17,14 +21,14 @@ if TYPE_CHECKING:
 def summarize(run: "Run", final: Evaluation) -> dict[str, Any]:
     """Return the content of `summary.json`. final: of the reported network; not used without test images."""
     settings, state = run.settings, run.state
-    inputs, tested = state.inputs, len(run.data.test) > 0
+    tested = len(run.data.test) > 0
     records = run.folder.records()
     name = f"accuracy_{settings.train.evaluated}"
     median = median_of_last([record[name] for record in records if name in record])
     assert median or not tested, "every run with test images ends with an evaluation"
     last_log: dict[str, Any] = next((record for record in reversed(records) if "loss" in record), {})
     numbers = {key: value for key, value in last_log.items() if not isinstance(value, list)}
-    probes: dict[str, float] = inputs.probes() if tested and isinstance(inputs, FeatureInputs) else {}
+    probes = probe(run) if tested and settings.train.backbone != "scratch" else {}
     return {
         "data": settings.data.name,
         "labels": len(run.split.labeled),
@@ -44,6 +48,30 @@ def summarize(run: "Run", final: Evaluation) -> dict[str, Any]:
         "finished": timestamp(),
         "metrics_digest": digest(run.folder.metrics.read_bytes()),
     }
+
+
+def probe(run: "Run") -> dict[str, float]:
+    """Return the test accuracies of classic learners on features of the pretrained backbone and the same labels.
+
+    Fine-tuning has changed that backbone, so that its features are computed here.
+    """
+    inputs, split = run.state.inputs, run.split
+    if isinstance(inputs, FeatureInputs):
+        train, test = inputs.plain.cpu(), inputs.test.inputs
+    else:
+        network = pretrained_network(run)
+        train, test = (embed_all(network, images.pixels) for images in (run.data.train, run.data.test))
+    return probe_accuracies(train, split.labeled, split.labels, test, run.data.test.labels)
+
+
+def pretrained_network(run: "Run") -> Network:
+    """Return a network with the frozen backbone that a run started from."""
+    model, online = run.settings.model, run.state.online
+    network = build_network(model.name, channels=online.channels, classes=online.classes, use="frozen", side=model.side)
+    load_backbone(network, "frozen", model)
+    network.normalize_by(run.data.train.pixels)
+    network.mixed = online.mixed
+    return network.to(run.state.device)
 
 
 def accuracy_by_class(classes: Sequence[str], final: Evaluation) -> dict[str, float]:
