@@ -11,7 +11,7 @@ from aggmatch.cli.app import AllowCode, Download, Quiet, app, follow_run
 from aggmatch.errors import AggMatchError, unknown
 
 if TYPE_CHECKING:
-    from aggmatch.experiments.engines.base import Engine
+    from aggmatch.experiments.engines import Engine
     from aggmatch.experiments.planned import PlannedRun
 
 AGAIN = "the same command"

@@ -269,8 +269,7 @@ def demo(
     """Compare AggMatch with three other methods on digits, with one label per class, and write a report."""
     from aggmatch.console import say, stdout
     from aggmatch.experiments import demo as experiment
-    from aggmatch.experiments.engines.local import InParallel
-    from aggmatch.experiments.parallel import cores
+    from aggmatch.experiments.engines.local import InParallel, cores
 
     started = time.monotonic()
     out = out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"

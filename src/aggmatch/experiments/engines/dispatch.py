@@ -12,8 +12,7 @@ from typing import Any, Protocol
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.engines.parcels import files_of, pack, remove_old_checkpoints, unpack
 from aggmatch.experiments.engines.worker import Message, Order
-from aggmatch.experiments.parallel import Event
-from aggmatch.experiments.planned import Failure, PlannedRun
+from aggmatch.experiments.planned import Event, Failure, PlannedRun
 from aggmatch.runs.folder import RunFolder
 from aggmatch.signals import signals
 from aggmatch.storage.files import make_folder
