@@ -227,8 +227,8 @@ def visible(text: str, characters: re.Pattern[str] = CONTROL) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a number with its noun: 1 run, 2 runs."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    """Return a number with its noun: 1 run, 2 runs, 2 classes."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
 
 
 def duration(seconds: float | None) -> str:
