@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import Event, Lock, Thread
 from typing import Any, NamedTuple, TextIO
 
@@ -133,16 +133,21 @@ def bar_columns() -> tuple[ProgressColumn, ...]:
     )
 
 
-@contextmanager
-def every_second(call: Callable[[], None]) -> Iterator[None]:
+def every_second(call: Callable[[], None]) -> AbstractContextManager[None]:
     """Within, a thread calls a function once a second."""
+    return repeating(call, TICK, "progress")
+
+
+@contextmanager
+def repeating(call: Callable[[], object], seconds: float, name: str) -> Iterator[None]:
+    """Within, a thread of this name calls a function every so many seconds, until it returns True."""
     over = Event()
 
     def repeat() -> None:
-        while not over.wait(TICK):
-            call()
+        while not over.wait(seconds) and call() is not True:
+            pass
 
-    thread = Thread(target=repeat, name="progress", daemon=True)
+    thread = Thread(target=repeat, name=name, daemon=True)
     thread.start()
     try:
         yield
