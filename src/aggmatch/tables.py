@@ -6,7 +6,7 @@ import json
 import re
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -59,6 +59,14 @@ class Table:
     title: str = ""
     notes: Sequence[str] = ()
     """Sentences below the table; CSV and JSON leave them out."""
+
+    def without_empty(self) -> "Table":
+        """The table without columns that have no value in any row."""
+        full = [
+            number for number in range(len(self.columns)) if any(row[number] not in ("", None) for row in self.rows)
+        ]
+        rows = [[row[number] for number in full] for row in self.rows]
+        return replace(self, columns=[self.columns[number] for number in full], rows=rows)
 
     def rich(self) -> "RenderableType":
         """The table for a terminal of any width."""

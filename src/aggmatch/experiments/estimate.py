@@ -161,7 +161,7 @@ def list_runs(plan: Plan) -> Table:
     if left:
         steps = sum(run.steps_left for run in left)
         note = f"{len(left)} of {len(plan.runs)} runs to train, {steps:,} steps. {describe_missing(plan.runs)}".rstrip()
-    return without_empty(Table(columns, rows, plan.table.heading, [note]))
+    return Table(columns, rows, plan.table.heading, [note]).without_empty()
 
 
 def estimate(plan: Plan, paces: Mapping[str, StepPace], at_once: int = 1) -> Table:
@@ -185,11 +185,4 @@ def estimate(plan: Plan, paces: Mapping[str, StepPace], at_once: int = 1) -> Tab
     total = f"About {duration(sum(seconds.values()))} one after the other on {hardware(device)}.{shared}"
     origins = Counter(paces[name].origin for name, runs in left.items() for _ in runs)
     sources = [f"- {origin} ({plural(count, 'run')})" for origin, count in origins.items()]
-    return without_empty(Table(columns, rows, notes=[f"{total} The estimate comes from", *sources]))
-
-
-def without_empty(table: Table) -> Table:
-    """The table without empty columns."""
-    full = [number for number in range(len(table.columns)) if any(row[number] not in ("", None) for row in table.rows)]
-    columns, rows = [table.columns[number] for number in full], [[row[number] for number in full] for row in table.rows]
-    return replace(table, columns=columns, rows=rows)
+    return Table(columns, rows, notes=[f"{total} The estimate comes from", *sources]).without_empty()
