@@ -16,7 +16,7 @@ from aggmatch.registry import short_name
 from aggmatch.runs.stats import at_least_as_good
 from aggmatch.runs.stored import StoredRun
 from aggmatch.settings import RunSettings, resolve_quick
-from aggmatch.storage.files import write_atomically
+from aggmatch.storage.files import write_texts
 from aggmatch.tables import Table, mean_and_deviation
 
 SAME = " (same features)"
@@ -139,7 +139,4 @@ def recommend(table: Table) -> str | None:
 def write(table: Table, out: Path) -> list[Path]:
     """Write a comparison as `comparison.csv`, `.json` and `.md`, and return the paths."""
     contents = {"csv": table.csv(), "json": table.json() + "\n", "md": f"{table.title}\n\n{table.markdown()}"}
-    paths = [out / f"comparison.{suffix}" for suffix in contents]
-    for path, content in zip(paths, contents.values(), strict=True):
-        write_atomically(path, content.encode())
-    return paths
+    return write_texts(out, {f"comparison.{suffix}": text for suffix, text in contents.items()})

@@ -12,7 +12,7 @@ from aggmatch.experiments.reproduce import Plan, PlannedCell
 from aggmatch.experiments.results_table import Group, Reader, group_runs, read_class
 from aggmatch.runs.stats import Length, Median, departures, describe_counts, describe_departures, likeness
 from aggmatch.runs.stored import StoredRun
-from aggmatch.storage.files import make_folder, write_atomically
+from aggmatch.storage.files import write_texts
 from aggmatch.tables import Table, mean_and_deviation, plural, show_mean
 
 MARKS = "†‡§¶"
@@ -148,11 +148,7 @@ class Filled:
             "csv": long.csv(),
             "json": long.json() + "\n",
         }
-        make_folder(out)
-        paths = [out / f"{self.table.name}.{suffix}" for suffix in contents]
-        for path, content in zip(paths, contents.values(), strict=True):
-            write_atomically(path, content.encode())
-        return paths
+        return write_texts(out, {f"{self.table.name}.{suffix}": text for suffix, text in contents.items()})
 
 
 def describe_folds(folds: int, length: Length) -> str:

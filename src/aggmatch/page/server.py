@@ -1,6 +1,5 @@
 """The label page over HTTP. Requests name images by id; what they change is on the disk before the answer."""
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from aggmatch.page.index import PHOTO, jpeg
 from aggmatch.page.listen import gone
 from aggmatch.page.project import ConflictError, Project
 from aggmatch.page.security import Access, Guard
+from aggmatch.storage.files import digest
 
 STATIC = Path(__file__).with_name("static")
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -120,7 +120,7 @@ class Page:
                 raise HTTPException(404, "The file is gone.") from None
             self.project.index.unreadable[key] = why
             raise HTTPException(422, f"The file cannot be read: {why}.") from None
-        tag = f'"{hashlib.blake2b(data, digest_size=8).hexdigest()}"'
+        tag = f'"{digest(data)}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag, **CACHED})
         return Response(data, media_type="image/jpeg", headers={"etag": tag, **CACHED})

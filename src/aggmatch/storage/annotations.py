@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aggmatch.errors import AggMatchError
+from aggmatch.storage.files import read_bytes, write_all
 
 NOT_SURE, SKIPPED = "not sure", "skip"
 MARKS = (NOT_SURE, SKIPPED)
@@ -216,11 +217,7 @@ class Annotations:
             return False
         if not stamp and not self.path.parent.is_dir():  # a drive that was removed: its labels are not lost
             raise AggMatchError(f"Cannot read {self.path}: its folder is gone. Bring it back to go on.")
-        try:
-            data = self.path.read_bytes() if stamp else b""
-        except OSError as error:
-            raise AggMatchError(f"Cannot read {self.path}: {error.strerror}.") from error
-        self.events, self.problems = parse(data)
+        self.events, self.problems = parse(read_bytes(self.path) if stamp else b"")
         self.ids = {event.get("id") for event in self.events}
         self.state, self.seen = replay(self.events), stamp
         self.version += 1
@@ -283,8 +280,7 @@ def append(descriptor: int, line: bytes) -> None:
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         line = b"\n" + line
     try:
-        while line:
-            line = line[os.write(descriptor, line) :]
+        write_all(descriptor, line)
         os.fsync(descriptor)
     except OSError:
         os.ftruncate(descriptor, size)
