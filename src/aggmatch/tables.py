@@ -49,7 +49,7 @@ FOLDED = 8
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns and rows of values; floats have two decimals, numbers are aligned right.
+    """Named columns and rows of values; floats have two decimals, numbers are aligned right. A console can print it.
 
     Example: `Table(["method", "accuracy %"], [["fixmatch", 91.234]]).markdown()`.
     """
@@ -67,10 +67,6 @@ class Table:
         ]
         rows = [[row[number] for number in full] for row in self.rows]
         return replace(self, columns=[self.columns[number] for number in full], rows=rows)
-
-    def rich(self) -> "RenderableType":
-        """The table for a terminal of any width."""
-        return Shown(self)
 
     @property
     def width(self) -> int:
@@ -127,23 +123,18 @@ class Table:
         ]
         return "\n".join(content) + "\n"
 
-
-@dataclass(frozen=True)
-class Shown:
-    """A table in a terminal. It shows every character as it is; rich would read plain strings as markup."""
-
-    table: Table
+    # In a terminal; every character is shown as it is, where rich would read markup -----------------------------------
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
         from rich.text import Text
 
-        texts = self.table.texts()
+        texts = self.texts()
         widths = fit(texts, options.max_width)
         if widths:
             yield self.grid(texts, widths)
         else:
             yield from self.listing(texts)
-        yield from map(Text, map(visible, self.table.notes))
+        yield from map(Text, map(visible, self.notes))
 
     def grid(self, texts: Sequence[Sequence[str]], widths: Sequence[int]) -> "RenderableType":
         """Rows and columns."""
@@ -151,10 +142,10 @@ class Shown:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        title = Text(visible(self.table.title), "bold") if self.table.title else None
+        title = Text(visible(self.title), "bold") if self.title else None
         grid = RichTable(title=title, box=box.SIMPLE_HEAD, title_justify="left")
         for number, (column, width) in enumerate(zip(texts, widths, strict=True)):
-            side: Literal["left", "right"] = "right" if self.table.is_numeric(number) else "left"
+            side: Literal["left", "right"] = "right" if self.is_numeric(number) else "left"
             grid.add_column(Text(column[0]), justify=side, overflow="fold", width=width)
         for row in zip(*(column[1:] for column in texts), strict=True):
             grid.add_row(*map(Text, row))
@@ -164,8 +155,8 @@ class Shown:
         """One line per value, for a terminal that is too narrow for columns."""
         from rich.text import Text
 
-        if self.table.title:
-            yield Text(visible(self.table.title), "bold")
+        if self.title:
+            yield Text(visible(self.title), "bold")
         for row in zip(*(column[1:] for column in texts), strict=True):
             yield Text("")
             for (column, *_), text in zip(texts, row, strict=True):

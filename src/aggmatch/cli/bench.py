@@ -62,6 +62,6 @@ def bench(
     if json is not None:
         write_atomically(json, (dumps(measured, indent=2, ensure_ascii=False) + "\n").encode())
     for table in report.tables(measured):
-        stdout.print(table.rich())
+        stdout.print(table)
     if json is not None:
         say(f"Also in {json}")

@@ -90,7 +90,7 @@ def compare(
     if engine.later and not any(run.finished for run in runs):
         return
     table = experiment.compare(collect(runs))
-    stdout.print(table.rich())
+    stdout.print(table)
     if simpler := experiment.recommend(table):
         say(simpler)
     say(f"Also in {', '.join(map(str, experiment.write(table, out)))}")
@@ -158,16 +158,16 @@ def reproduce(
     elif dry_run:
         from aggmatch.experiments.estimate import estimate, find_paces, list_runs
 
-        stdout.print(list_runs(plan).rich())
+        stdout.print(list_runs(plan))
         if any(not run.finished for run in plan.runs) and (paces := find_paces(plan.runs, partial(say, error=True))):
-            stdout.print(estimate(plan, paces, at_once or 1).rich())
+            stdout.print(estimate(plan, paces, at_once or 1))
         return
     else:
         experiment.require_data(plan.runs, download=download)
         engine = place.engine(folder, quiet=quiet, download=download)
         failed = train_all(plan.runs, engine, quiet=quiet)
         filled = paper_comparison.fill(plan, collect(plan.runs), any_length=False)
-    stdout.print(filled.fitting(stdout.width).rich())
+    stdout.print(filled.fitting(stdout.width))
     if out or not results:
         say(f"Also in {', '.join(map(str, filled.write(folder)))}")
     raise_failed(failed, len(plan.runs))
@@ -219,7 +219,7 @@ def results_(
     if as_:
         say(table.printed(as_).rstrip("\n"))
     else:
-        stdout.print(table.for_readers().rich())
+        stdout.print(table.for_readers())
     if duplicates := len(table.duplicates):
         say(f"Left out {plural(duplicates, 'run')}: another run of the same settings and fold is shown.", error=True)
     if unevaluated := len(runs) - len(table.runs) - duplicates:
@@ -281,7 +281,7 @@ def demo(
         raise_failed(train_all(runs, engine, quiet=quiet, again=again), len(runs), again)
 
     outcome = experiment.run(out, fold, train)
-    stdout.print(outcome.table().rich())
+    stdout.print(outcome.table())
     say(f"Run folders: {out}")
     try:
         from aggmatch.report.page import page

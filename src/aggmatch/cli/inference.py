@@ -49,7 +49,7 @@ def predict(
     each = [f"p({name})" for name in model.classes] if all_ else []  # a class may be called "file"
     table = Table(["file", "class", "probability", *each], rows)
     if out is None:
-        stdout.print(table.rich())
+        stdout.print(table)
     else:
         text = table.csv() if out.suffix.lower() == ".csv" else table.json() + "\n"
         write_output(out, text.encode(errors="surrogateescape"))  # file names may hold any bytes

@@ -125,7 +125,7 @@ def doubts(
         "from the start, and stop when most labels are right.",
         pictures,
     )
-    stdout.print(Table(columns, rows[:SHOWN]).rich())
+    stdout.print(Table(columns, rows[:SHOWN]))
     say(f"{title}: {page} shows them; also in {table}.", quiet=quiet)
 
 

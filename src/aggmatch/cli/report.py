@@ -99,7 +99,7 @@ def explain(
     numbers = [image_number(stored.data(), word) for word in images]
     explanations = explain_run(stored, numbers, step=snapshot, top=top)
     for explanation in explanations:
-        stdout.print(table(explanation, stored.data()).rich())
+        stdout.print(table(explanation, stored.data()))
     if out:
         pictures = [content for _, content in files(panel(stored, explanations), kind)]
         for number, content in enumerate(pictures, 1):

@@ -219,7 +219,7 @@ def evaluate(
     result = model.evaluate(data if images is None else images)
     columns = zip(model.classes, result.class_sizes, result.class_accuracy, strict=True)
     rows = [(name, count, accuracy if count else None) for name, count, accuracy in columns]
-    stdout.print(Table(["class", "images", "accuracy %"], rows).rich())
+    stdout.print(Table(["class", "images", "accuracy %"], rows))
     what = "test images" if images is None else f"images in {images}"
     say(f"{result.accuracy:.2f} % of {len(result.labels)} {what}; mean over classes {result.balanced_accuracy:.2f} %.")
 
@@ -246,4 +246,4 @@ def list_(
     }
     if what not in tables:
         raise unknown("list", what, tables)
-    stdout.print(tables[what]().rich())
+    stdout.print(tables[what]())
