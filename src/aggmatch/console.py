@@ -8,12 +8,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import Event, Lock, Thread
-from typing import Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
+from aggmatch.registry import short_name
 from aggmatch.tables import duration, visible
+
+if TYPE_CHECKING:
+    from aggmatch.training.run import Run
 
 
 class LastingConsole(Console):
@@ -90,6 +94,18 @@ def follow(
         return
     show = follow_live if stdout.is_terminal else follow_plain
     show(records, RunProgress(title, steps, network, steps_done()), steps_done)
+
+
+def follow_run(run: "Run", *, title: str = "", quiet: bool = False) -> None:
+    """Train a run to its end and show its progress. title: if it is not the name of the method."""
+    follow(
+        run.train(),
+        title=title or short_name(run.settings.method_name),
+        steps_done=lambda: run.state.steps_done,
+        steps=run.settings.train.steps,
+        network=run.settings.train.evaluated,
+        quiet=quiet,
+    )
 
 
 def follow_live(records: Iterable[dict[str, Any]], state: "RunProgress", steps_done: Callable[[], int]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from aggmatch.console import follow
+from aggmatch.console import follow_run
 from aggmatch.errors import AggMatchError
 from aggmatch.inference.model import TrainedModel
 from aggmatch.registry import short_name
@@ -33,17 +33,7 @@ def watch(run: Run) -> None:
 
     Example: `watch(start(resolve({"data.name": "digits"}), "runs/mine"))`.
     """
-    if in_notebook():
-        watch_in_notebook(run)
-        return
-    follow(
-        run.train(),
-        title=short_name(run.settings.method_name),
-        steps_done=lambda: run.state.steps_done,
-        steps=run.settings.train.steps,
-        network=run.settings.train.evaluated,
-        quiet=False,
-    )
+    (watch_in_notebook if in_notebook() else follow_run)(run)
 
 
 def in_notebook() -> bool:

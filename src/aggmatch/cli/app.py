@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from aggmatch import __version__
+from aggmatch import __version__, console
 from aggmatch.config import Layer, read_assignment, read_file
-from aggmatch.console import complain, print_plainly
 from aggmatch.errors import AggMatchError
 
 if TYPE_CHECKING:
@@ -99,23 +98,14 @@ def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> 
 
     title: shown next to the progress bar. again: the command that continues, if it is not `train --resume`.
     """
-    from aggmatch.console import follow, say
-    from aggmatch.registry import short_name
     from aggmatch.training.run import Stopped
 
     try:
-        follow(
-            run.train(),
-            title=title or short_name(run.settings.method_name),
-            steps_done=lambda: run.state.steps_done,
-            steps=run.settings.train.steps,
-            network=run.settings.train.evaluated,
-            quiet=quiet,
-        )
+        console.follow_run(run, title=title, quiet=quiet)
     except Stopped as stop:
         alone = shlex.join(["aggmatch", "train", "--resume", "--out", str(run.folder.path)])
         again = again or ("the same command with --resume" if run.processes.divides else alone)
-        say(f"Stopped and saved at step {stop.step}. Continue: {again}", error=True)
+        console.say(f"Stopped and saved at step {stop.step}. Continue: {again}", error=True)
         raise typer.Exit(128 + stop.signal_number) from None
 
 
@@ -125,16 +115,14 @@ def printing(wanted: bool) -> Iterator[None]:
     if wanted:
         yield
         return
-    from aggmatch.console import stderr, stdout
-
-    before = stdout.quiet, stderr.quiet
-    stdout.quiet = stderr.quiet = True
+    before = console.stdout.quiet, console.stderr.quiet
+    console.stdout.quiet = console.stderr.quiet = True
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        stdout.quiet, stderr.quiet = before
+        console.stdout.quiet, console.stderr.quiet = before
 
 
 @app.callback(invoke_without_command=True)
@@ -156,8 +144,8 @@ def version(
 
 def main() -> None:
     """Run the command line; an error that the user can fix is one sentence and exit code 2."""
-    print_plainly(sys.stdout, sys.stderr)
-    warnings.showwarning = lambda message, *_args, **_kwargs: complain(f"Warning: {message}")
+    console.print_plainly(sys.stdout, sys.stderr)
+    warnings.showwarning = lambda message, *_args, **_kwargs: console.complain(f"Warning: {message}")
     try:
         app()
     except AggMatchError as error:
@@ -172,7 +160,7 @@ def main() -> None:
 
 def fail(message: str) -> NoReturn:
     """Print an error and exit with code 2."""
-    complain(f"Error: {message}")
+    console.complain(f"Error: {message}")
     sys.exit(2)
 
 
