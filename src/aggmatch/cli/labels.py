@@ -12,7 +12,6 @@ from aggmatch.errors import AggMatchError
 from aggmatch.tables import plural
 
 if TYPE_CHECKING:
-    from aggmatch.inference.pool import Pool
     from aggmatch.report.contact_sheet import Picture
     from aggmatch.tables import Table
 
@@ -44,6 +43,7 @@ def suggest(
     from aggmatch.console import say
     from aggmatch.features import active
     from aggmatch.inference import pool as pools
+    from aggmatch.report.to_label import picture
     from aggmatch.runs.folder import RunFolder
     from aggmatch.settings import resolve
     from aggmatch.tables import Table
@@ -67,7 +67,7 @@ def suggest(
         )
     known = pool.known()
     rows = [[pool.images.call(position), ""] for position in chosen] + [[name, label] for name, label in known.items()]
-    pictures = [picture(pool, position, Path(pool.images.call(position)).name) for position in chosen]
+    pictures = [picture(pool, position) for position in chosen]
     number = plural(len(chosen), "image")
     write(
         table,
@@ -97,9 +97,10 @@ def doubts(
     from aggmatch.console import say, stdout
     from aggmatch.features.active import find_doubts
     from aggmatch.inference.pool import pool_of_run
+    from aggmatch.report.to_label import picture
     from aggmatch.tables import Table
 
-    places = gather(None, None, data_dir=data_dir, device=device)
+    places = gather(data_dir=data_dir, device=device)
     pool = pool_of_run(run, places, labels_file=labels_file, allow=allow_code or (), download=download, early=True)
     found = find_doubts(pool.features, pool.labeled, pool.labels, pool.probs)
     if not found:
@@ -110,10 +111,7 @@ def doubts(
         [pool.images.call(doubt.index), pool.classes[doubt.given], pool.classes[doubt.suggested], round(doubt.score, 3)]
         for doubt in found
     ]
-    pictures = [
-        picture(pool, doubt.index, f"{row[1]} → {row[2]}?", Path(str(row[0])).name)
-        for doubt, row in zip(found, rows, strict=True)
-    ]
+    pictures = [picture(pool, doubt.index, f"{row[1]} → {row[2]}?") for doubt, row in zip(found, rows, strict=True)]
     title = f"{len(found)} of {plural(len(pool.labels), 'label')} may be wrong"
     table, page = out.with_name(out.name + ".csv"), out.with_name(out.name + ".html")
     write(
@@ -127,15 +125,6 @@ def doubts(
     )
     stdout.print(Table(columns, rows[:SHOWN]))
     say(f"{title}: {page} shows them; also in {table}.", quiet=quiet)
-
-
-def picture(pool: "Pool", position: int, *lines: str) -> "Picture":
-    """Return one image of a contact sheet."""
-    from aggmatch.report.contact_sheet import Picture
-    from aggmatch.report.test_results import thumbnail
-
-    data, cache_dir = pool.settings.data.name, pool.settings.runtime.cache_dir
-    return Picture(pool.images.call(position), thumbnail(data, pool.images, position, cache_dir), lines)
 
 
 def write(table: Path, content: "Table", page: Path, title: str, lead: str, pictures: "Sequence[Picture]") -> None:

@@ -1,6 +1,5 @@
 """Commands that show stored runs: figures, explain, report."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,7 +7,6 @@ from typing import Annotated, Literal
 import typer
 
 from aggmatch.cli.app import AllowCode, DataDir, Device, Download, Quiet, app, gather, listed
-from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.", show_default=False)]
@@ -43,7 +41,7 @@ def figures(
     from aggmatch.runs.stored import read_runs
     from aggmatch.storage.files import write_output
 
-    changes = gather(None, None, data_dir=data_dir, device=device)
+    changes = gather(data_dir=data_dir, device=device)
     stored = read_runs(runs, changes, allow=allow_code or (), download=download)
     names, captions = listed(only) or None, []
     reasons: dict[str, list[str]] = {}
@@ -92,7 +90,7 @@ def explain(
     from aggmatch.runs.stored import read_runs
     from aggmatch.storage.files import check_writable, write_output
 
-    changes = gather(None, None, data_dir=data_dir, device=device)
+    changes = gather(data_dir=data_dir, device=device)
     (stored,) = read_runs([run], changes, allow=allow_code or (), download=download)
     if out:
         check_writable(out)
@@ -126,26 +124,13 @@ def report(
     out = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
     if out.is_dir():
         raise AggMatchError(f"--out must name a file, got the folder {out}. For example: --out {out / 'report.html'}")
-    changes = gather(None, None, data_dir=data_dir, device=device)
-    write_report(runs, out, changes, watch=watch, download=download, allow=allow_code or (), quiet=quiet)
 
-
-def write_report(
-    runs: Sequence[Path],
-    out: Path,
-    changes: Sequence[Layer],
-    *,
-    watch: bool = False,
-    download: bool = False,
-    allow: Sequence[str] = (),
-    quiet: bool,
-) -> None:
-    """Write the page on run folders, with progress on standard error, and print its path."""
     from aggmatch.console import say
     from aggmatch.report import page
     from aggmatch.runs.stored import read_runs
     from aggmatch.storage.files import check_writable, make_folder, write_output
 
+    changes, allow = gather(data_dir=data_dir, device=device), allow_code or ()
     progress = partial(say, error=True, quiet=quiet)
     stored = read_runs(runs, changes, allow=allow, download=download)
     check_writable(out)
