@@ -20,7 +20,7 @@ from torch import Tensor
 from aggmatch.augment.settings import ViewSettings
 from aggmatch.config import Layer
 from aggmatch.console import TimeLeft
-from aggmatch.data import load
+from aggmatch.data import load_for
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import predict
 from aggmatch.features.active import find_doubts, suggest
@@ -130,16 +130,9 @@ def read_pixels(settings: RunSettings, files: list[str]) -> tuple[Tensor, list[s
 
 def train(settings: RunSettings, folder: Round, history: Path, status: Status) -> None:
     """Train on the labels of a round and write its result; then check it by cross-validation."""
-    data = settings.data
     status.stage("Reading")
-    images = load(
-        data.name,
-        side=data.side,
-        holdout=data.holdout,
-        labels_file=data.labels_file,
-        cache_dir=settings.runtime.cache_dir,
-    )
-    run = start(settings, folder.run, data=images)
+    data = load_for(settings.data, settings.runtime.data_dir, cache_dir=settings.runtime.cache_dir)
+    run = start(settings, folder.run, data=data)
     report = status.stage("Training")
     for record in run.train():
         report(record["step"], settings.train.steps)
