@@ -19,6 +19,7 @@ from aggmatch.experiments.reproduce import Plan, describe_missing
 from aggmatch.methods import build_modules, load_method
 from aggmatch.models import parameter_count
 from aggmatch.registry import short_name
+from aggmatch.runs.stats import group_by
 from aggmatch.settings import RunSettings
 from aggmatch.tables import Table, duration, plural
 from aggmatch.training.trainer import Trainer
@@ -166,10 +167,7 @@ def list_runs(plan: Plan) -> Table:
 
 def estimate(plan: Plan, paces: Mapping[str, StepPace], at_once: int = 1) -> Table:
     """List how long the unfinished runs take, by kind; the notes give the sum and the source of the numbers."""
-    left: dict[str, list[PlannedRun]] = {}
-    for run in plan.runs:
-        if not run.finished:
-            left.setdefault(kind(run.settings), []).append(run)
+    left = group_by((run for run in plan.runs if not run.finished), lambda run: kind(run.settings))
     seconds = {name: sum(run.steps_left for run in runs) * paces[name].seconds for name, runs in left.items()}
     rows = []
     for name, runs in left.items():
