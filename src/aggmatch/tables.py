@@ -230,6 +230,12 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
 
 
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names, and how many more there are: a, b, c and 4 more."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
 def duration(seconds: float | None) -> str:
     """Return a time in its largest unit; below ten of that unit also in the next smaller one: 3 h 12 min."""
     if seconds is None:
