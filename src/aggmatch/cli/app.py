@@ -14,6 +14,7 @@ import typer
 from aggmatch import __version__, console
 from aggmatch.config import Layer, read_assignment, read_file
 from aggmatch.errors import AggMatchError
+from aggmatch.registry import PARTS, refuse_code
 
 if TYPE_CHECKING:
     from aggmatch.training.run import Run
@@ -71,8 +72,6 @@ def gather(
     """
     layers = [read_file(config)] if config else []
     if config and Path(layers[0].source).suffix != ".toml":  # of a run folder, its config.json was read
-        from aggmatch.registry import PARTS, refuse_code
-
         names = [value for key, value in layers[0].values.items() if key in PARTS and isinstance(value, str)]
         refuse_code(names, allow or (), layers[0].source)
     for name, value in options.items():

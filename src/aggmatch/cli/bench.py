@@ -8,7 +8,9 @@ import typer
 
 from aggmatch.cli.app import Device, Quiet, Set, app, gather, listed
 from aggmatch.config import Layer
+from aggmatch.console import say, stdout
 from aggmatch.errors import AggMatchError
+from aggmatch.storage.files import write_atomically
 
 
 @app.command()
@@ -45,10 +47,8 @@ def bench(
 
     from aggmatch.bench import report
     from aggmatch.bench.timing import Effort
-    from aggmatch.console import say, stdout
     from aggmatch.devices import choose_device
     from aggmatch.methods import METHODS
-    from aggmatch.storage.files import write_atomically
 
     names = METHODS.names() if method == "all" else listed(method)
     plan = report.plan(names, layers, [report.Growth.parse(text) for text in grow or []])

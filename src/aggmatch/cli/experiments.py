@@ -27,7 +27,9 @@ from aggmatch.cli.app import (
     listed,
 )
 from aggmatch.cli.cluster import Address, AtOnce, On, Place, SlurmOption, Submit, raise_failed, train_all
+from aggmatch.console import say, stdout
 from aggmatch.errors import AggMatchError
+from aggmatch.registry import short_name
 from aggmatch.storage.files import check_writable, write_atomically
 from aggmatch.tables import plural
 
@@ -69,11 +71,9 @@ def compare(
     places = {"data_dir": data_dir, "device": device}
     layers = gather(config, set_, allow_code, data=data, labels=labels, steps=steps, recipe=recipe, **places)
 
-    from aggmatch.console import say, stdout
     from aggmatch.experiments import compare as experiment
     from aggmatch.experiments.planned import collect
     from aggmatch.methods import METHODS
-    from aggmatch.registry import short_name
 
     settings = experiment.plan(listed(methods) or METHODS.names(), folds, layers)
     first = settings[0].data
@@ -136,7 +136,6 @@ def reproduce(
         "data.labels": numbers("--labels", labels),
     }
 
-    from aggmatch.console import say, stdout
     from aggmatch.experiments import paper, paper_comparison
     from aggmatch.experiments import reproduce as experiment
     from aggmatch.experiments.planned import collect
@@ -202,7 +201,6 @@ def results_(
         raise AggMatchError("--out stores runs and prints no table: leave out --at, --by-class and --as, or --out.")
     steps = numbers("--at", at)
 
-    from aggmatch.console import say, stdout
     from aggmatch.experiments.results_table import ResultsTable, group_runs
     from aggmatch.runs.results import add_results
 
@@ -228,7 +226,6 @@ def results_(
 
 def read_places(places: list[Path], allow: list[str]) -> "list[StoredRun]":
     """Read run folders and results files; of a run that is found twice, take the most complete version."""
-    from aggmatch.console import say
     from aggmatch.runs.stored import find_runs, most_complete, read_run
 
     found: list[StoredRun] = []
@@ -251,7 +248,6 @@ def read_places(places: list[Path], allow: list[str]) -> "list[StoredRun]":
 
 def read_file(path: Path, allow: list[str]) -> "list[StoredRun]":
     """Read a results file; warn about lines that cannot be used."""
-    from aggmatch.console import say
     from aggmatch.runs.results import read_results
 
     lines = read_results(path, allow)
@@ -267,7 +263,6 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Compare AggMatch with three other methods on digits, with one label per class, and write a report."""
-    from aggmatch.console import say, stdout
     from aggmatch.experiments import demo as experiment
     from aggmatch.experiments.engines.local import InParallel, cores
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aggmatch.cli.app import AllowCode, DataDir, Device, Download, Quiet, Set, app, gather
+from aggmatch.console import say, stdout
 from aggmatch.errors import AggMatchError
-from aggmatch.tables import plural
+from aggmatch.storage.files import make_folder, write_atomically
+from aggmatch.tables import Table, plural
 
 if TYPE_CHECKING:
     from aggmatch.report.contact_sheet import Picture
-    from aggmatch.tables import Table
 
 LabelsFile = Annotated[
     Path | None, typer.Option(help="Table of the labels as they are now: CSV with columns file, label.")
@@ -40,13 +41,11 @@ def suggest(
     if table.exists():
         raise AggMatchError(f"{table} exists already and may hold labels. Choose another --out.")
 
-    from aggmatch.console import say
     from aggmatch.features import active
     from aggmatch.inference import pool as pools
     from aggmatch.report.to_label import picture
     from aggmatch.runs.folder import RunFolder
     from aggmatch.settings import resolve
-    from aggmatch.tables import Table
 
     is_run = RunFolder(source).holds_run
     if is_run:
@@ -94,11 +93,9 @@ def doubts(
     quiet: Quiet = False,
 ) -> None:
     """Find given labels that the other images contradict, most suspicious first, with the label they would give."""
-    from aggmatch.console import say, stdout
     from aggmatch.features.active import find_doubts
     from aggmatch.inference.pool import pool_of_run
     from aggmatch.report.to_label import picture
-    from aggmatch.tables import Table
 
     places = gather(data_dir=data_dir, device=device)
     pool = pool_of_run(run, places, labels_file=labels_file, allow=allow_code or (), download=download, early=True)
@@ -130,7 +127,6 @@ def doubts(
 def write(table: Path, content: "Table", page: Path, title: str, lead: str, pictures: "Sequence[Picture]") -> None:
     """Write a table and the contact sheet next to it."""
     from aggmatch.report.contact_sheet import contact_sheet
-    from aggmatch.storage.files import make_folder, write_atomically
 
     make_folder(table.parent)
     write_atomically(table, content.csv().encode(errors="surrogateescape"))

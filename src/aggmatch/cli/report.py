@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 import typer
 
 from aggmatch.cli.app import AllowCode, DataDir, Device, Download, Quiet, app, gather, listed
+from aggmatch.console import say, stdout
 from aggmatch.errors import AggMatchError
+from aggmatch.storage.files import check_writable, make_folder, write_output
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.", show_default=False)]
 
@@ -35,11 +37,9 @@ def figures(
     For the figures of the paper as printed, train with --set runtime.snapshot_steps='[1000, 4000, 10000, 40000]'; the
     page "Figures and explanations" of the documentation names the figure for each of them.
     """
-    from aggmatch.console import say
     from aggmatch.report.figure import files
     from aggmatch.report.figures import draw, select
     from aggmatch.runs.stored import read_runs
-    from aggmatch.storage.files import write_output
 
     changes = gather(data_dir=data_dir, device=device)
     stored = read_runs(runs, changes, allow=allow_code or (), download=download)
@@ -84,11 +84,9 @@ def explain(
     if out and kind not in ("png", "svg", "pdf"):
         raise AggMatchError(f"--out must end in .png, .svg or .pdf, got {out}.")
 
-    from aggmatch.console import say, stdout
     from aggmatch.report.explain import explain_run, image_number, panel, table
     from aggmatch.report.figure import files
     from aggmatch.runs.stored import read_runs
-    from aggmatch.storage.files import check_writable, write_output
 
     changes = gather(data_dir=data_dir, device=device)
     (stored,) = read_runs([run], changes, allow=allow_code or (), download=download)
@@ -125,10 +123,8 @@ def report(
     if out.is_dir():
         raise AggMatchError(f"--out must name a file, got the folder {out}. For example: --out {out / 'report.html'}")
 
-    from aggmatch.console import say
     from aggmatch.report import page
     from aggmatch.runs.stored import read_runs
-    from aggmatch.storage.files import check_writable, make_folder, write_output
 
     changes, allow = gather(data_dir=data_dir, device=device), allow_code or ()
     progress = partial(say, error=True, quiet=quiet)
