@@ -199,8 +199,6 @@ class Annotations:
         self.ids: set[object] = set()
         self.problems: list[Problem] = []
         self.state = State()
-        self.version = 0
-        """Grows with every change of the state."""
         self.seen: tuple[int, ...] = ()
         """By what to recognise that another program changed the file."""
         self.refresh()
@@ -220,7 +218,6 @@ class Annotations:
         self.events, self.problems = parse(read_bytes(self.path) if stamp else b"")
         self.ids = {event.get("id") for event in self.events}
         self.state, self.seen = replay(self.events), stamp
-        self.version += 1
         return True
 
     def add(self, event: Event) -> bool:
@@ -247,7 +244,6 @@ class Annotations:
             self.state = replay(self.events)
         else:
             self.state.apply(event)
-        self.version += 1
         return True
 
 
