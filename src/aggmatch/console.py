@@ -47,7 +47,7 @@ class LastingConsole(Console):
 WIDE = 160
 """Columns without a terminal: in a pipe, a row of a table should be one line."""
 TICK = 1.0
-"""Seconds between two looks at a run that trains."""
+"""Seconds between two checks of a run that trains."""
 SILENCE = 30.0
 """Without a terminal, the longest time in seconds without a line."""
 FIRST_LINE = 5.0
@@ -273,7 +273,7 @@ class RunProgress:
 
 
 def describe(record: Mapping[str, Any], network: str) -> dict[str, str]:
-    """Rate, loss and accuracy of a record, as far as it has them."""
+    """Rate, loss and accuracy of a record, if it has them."""
     facts = {}
     if "loss" in record:
         facts["rate"] = f"{record['images_per_second']:,.0f} img/s"

@@ -47,7 +47,7 @@ class Index:
     shown: dict[str, str] = field(default_factory=dict)
     """Path in printable characters → id."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Id → why the file is not an image, as far as it was opened."""
+    """Id → why the file is not an image, for files that were opened."""
     warnings: list[str] = field(default_factory=list)
     """What was noticed when the folder was read."""
     scanned: float = float("-inf")

@@ -54,7 +54,7 @@ EXPLAINED_BY = 8
 """K."""
 BATCH = 500
 FEWEST = 5
-"""Labels that were left out, below which an accuracy is not worth showing."""
+"""Fewest predictions of left-out labels from which an accuracy is estimated."""
 
 
 class Status:

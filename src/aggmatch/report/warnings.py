@@ -17,23 +17,23 @@ from aggmatch.runs.stored import StoredRun
 from aggmatch.tables import plural, some_of
 
 PRECISION_LOSS = 0.05
-"""Loss of pseudo-label precision, as a share of one, above which it counts as falling."""
+"""Precision of pseudo labels, from 0 to 1, counts as falling if it loses more than this."""
 AVERAGE_LAG = 2.0
 """Points by which the averaged network must be behind the trained one for a warning."""
 PERIODS = 10
 """Parts of the log whose mean precisions are compared, so that the noise of single lines does not count."""
 SURE, RIGHT = 0.6, 0.4
-"""Coverage of pseudo labels from which, and precision below which, a method is sure before it is right."""
+"""A method is sure before it is right if coverage is at least the first and precision below the second."""
 TOLD_APART = 0.7
 """AUC from which the weight tells right from wrong pseudo labels."""
 COLLAPSED = 3
-"""Multiple of its even share from which a class has too many of the pseudo labels."""
+"""A class has too many of the pseudo labels if its share is at least this many times an even share."""
 CONFIDENT = (0.9, 0.95, 0.99)
 """Confidences that people rely on."""
 TRUST_GAP = 0.1
-"""Share of wrong ones among confident predictions, beyond what the confidence admits, from which it is a warning."""
+"""How far the share of right predictions may be below their confidence without a warning."""
 FEW = 5
-"""Fewest test images of which a share means anything."""
+"""Fewest test images for which a share is meaningful."""
 LISTED = 8
 """Number of classes or rings that are listed by name; the rest is counted."""
 

@@ -25,7 +25,7 @@ def typical_side(path: Path) -> int | None:
     """
     try:
         sides = list(islice(sides_in(path), LOOKED_AT))
-    except Exception:  # damaged archives raise almost any exception; who reads the images says what is wrong
+    except Exception:  # damaged archives raise almost any exception; reading the images will report it
         return None
     return statistics.median_low(sides) if sides else None
 
