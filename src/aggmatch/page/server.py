@@ -47,7 +47,7 @@ def make_app(project: Project, access: Access) -> Starlette:
         Route("/api/list/{name}", page.list_images),
         Route("/api/image/{key}", page.image),
         Route("/api/event", page.posted(page.event), methods=["POST"]),
-        Route("/api/undo", page.posted(page.undo), methods=["POST"]),
+        Route("/api/undo", page.posted(project.undo), methods=["POST"]),
         Route("/api/import", page.posted(page.import_labels), methods=["POST"]),
         Route("/api/train", page.posted(page.train), methods=["POST"]),
         Route("/api/stop", page.posted(page.stop), methods=["POST"]),
@@ -200,10 +200,6 @@ class Page:
         if body.get("event") == "undo":
             raise AggMatchError("An undo is not an event here. Send it to /api/undo.")
         self.project.add(body)
-
-    def undo(self, body: dict[str, Any]) -> str:
-        """Take back the last event."""
-        return self.project.undo(body)
 
     def import_labels(self, body: dict[str, Any]) -> None:
         """Take over labels that are in the folder."""

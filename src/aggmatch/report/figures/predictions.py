@@ -31,7 +31,7 @@ from aggmatch.report.figure import (
     slug,
 )
 from aggmatch.report.figures import Figure
-from aggmatch.report.pseudo_labels import PseudoLabeled, pseudo_labels_at
+from aggmatch.report.pseudo_labels import PseudoLabeled, pseudo_labels_at, with_snapshots
 from aggmatch.report.style import FOREGROUND, WRONG
 from aggmatch.report.test_results import discrepancy, test_predictions
 from aggmatch.runs.stats import conditions, first_of_groups, grouped, tested_classes
@@ -208,8 +208,7 @@ def calibration(runs: Sequence[StoredRun]) -> Iterator[Panel]:
     found: dict[StoredRun, PseudoLabeled] = {}
     problem = None
     try:
-        looked_into = [run for run in first_of_groups(runs) if run.snapshots]
-        found.update(each(lambda run: (run, pseudo_labels_at(run, run.snapshots[-1])), looked_into))
+        found.update(each(lambda run: (run, pseudo_labels_at(run, run.snapshots[-1])), with_snapshots(runs)))
     except AggMatchError as error:
         problem = error
     if found:
