@@ -72,40 +72,25 @@ def complain(text: str) -> None:
         print(visible(text), file=sys.stderr)
 
 
-def follow(
-    records: Iterable[dict[str, Any]],
-    *,
-    title: str,
-    steps_done: Callable[[], int],
-    steps: int,
-    network: str,
-    quiet: bool,
-) -> None:
-    """Consume the records of a training run and show how far it is, each second and with each record.
+def follow(run: "Run", *, title: str = "", quiet: bool = False) -> None:
+    """Train a run to its end and show how far it is, each second and with each record.
 
-    title: name of the run. steps_done: tells how many steps are done; a thread asks it, so a step costs nothing.
-    steps: number of steps in all. network: the one whose accuracy is shown. quiet: show nothing. If the output fails,
-    training goes on without it.
+    title: name of the run, if not that of its method. quiet: show nothing. If the output fails, training goes on
+    without it.
     """
     stdout.lasting = True
     if quiet:
-        for _ in records:
+        for _ in run.train():
             pass
         return
+
+    def steps_done() -> int:  # a thread asks, so a step costs nothing
+        return run.state.steps_done
+
+    train = run.settings.train
+    state = RunProgress(title or short_name(run.settings.method_name), train.steps, train.evaluated, steps_done())
     show = follow_live if stdout.is_terminal else follow_plain
-    show(records, RunProgress(title, steps, network, steps_done()), steps_done)
-
-
-def follow_run(run: "Run", *, title: str = "", quiet: bool = False) -> None:
-    """Train a run to its end and show its progress. title: if it is not the name of the method."""
-    follow(
-        run.train(),
-        title=title or short_name(run.settings.method_name),
-        steps_done=lambda: run.state.steps_done,
-        steps=run.settings.train.steps,
-        network=run.settings.train.evaluated,
-        quiet=quiet,
-    )
+    show(run.train(), state, steps_done)
 
 
 def follow_live(records: Iterable[dict[str, Any]], state: "RunProgress", steps_done: Callable[[], int]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from aggmatch.console import follow_run
+from aggmatch.console import follow
 from aggmatch.errors import AggMatchError
 from aggmatch.inference.model import TrainedModel
 from aggmatch.registry import short_name
@@ -33,7 +33,7 @@ def watch(run: Run) -> None:
 
     Example: `watch(start(resolve({"data.name": "digits"}), "runs/mine"))`.
     """
-    (watch_in_notebook if in_notebook() else follow_run)(run)
+    (watch_in_notebook if in_notebook() else follow)(run)
 
 
 def in_notebook() -> bool:

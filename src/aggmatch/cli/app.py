@@ -100,7 +100,7 @@ def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> 
     from aggmatch.training.run import Stopped
 
     try:
-        console.follow_run(run, title=title, quiet=quiet)
+        console.follow(run, title=title, quiet=quiet)
     except Stopped as stop:
         alone = shlex.join(["aggmatch", "train", "--resume", "--out", str(run.folder.path)])
         again = again or ("the same command with --resume" if run.processes.divides else alone)
