@@ -265,7 +265,7 @@ def test_images_as_large_as_photos_are_learned_on_pretrained_features(tmp_path):
 
 def test_without_weights_or_with_small_images_a_small_network_is_trained(monkeypatch):
     X, y = bright_and_dark(6, side=24)
-    monkeypatch.setattr("aggmatch.classifier.find_spec", lambda name: None)
+    monkeypatch.setattr("aggmatch.classifier.weights_installed", lambda: False)
     assert tiny(backbone="auto").fit(X, y).model_.settings.train.backbone == "scratch"
     monkeypatch.undo()
     assert tiny(backbone="auto").fit(X[:, :20, :20], y).model_.settings.train.backbone == "scratch"

@@ -3,7 +3,10 @@
 import io
 import threading
 import time
+from collections.abc import Iterable
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -66,17 +69,24 @@ def text(screen: Console) -> str:
     return printed
 
 
+def pretended(records: Iterable[dict[str, Any]], steps: int = 4, done: int = 4) -> Any:
+    """A run that yields these records when it trains."""
+    train = SimpleNamespace(steps=steps, evaluated="average")
+    settings = SimpleNamespace(method_name="aggmatch", train=train)
+    return SimpleNamespace(train=lambda: records, state=SimpleNamespace(steps_done=done), settings=settings)
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_the_progress_of_a_run_shows_its_title_unchanged(screen, terminal):
     shown = screen(terminal=terminal)
-    follow(RECORDS, title=ODD, steps_done=lambda: 4, steps=4, network="average", quiet=False)
+    follow(pretended(RECORDS), title=ODD)
     assert ODD in text(shown)
     assert "accuracy 50.00 %" in text(shown)
 
 
 def test_a_quiet_run_still_consumes_all_records(capsys):
     records = iter(RECORDS)
-    follow(records, title="t", steps_done=lambda: 4, steps=4, network="average", quiet=True)
+    follow(pretended(records), quiet=True)
     assert next(records, None) is None
     assert capsys.readouterr() == ("", "")
 
@@ -86,17 +96,17 @@ def test_progress_and_time_left_are_shown_between_two_records(screen, monkeypatc
     """The run takes 40 steps before its first record: a thread must show them."""
     shown = screen(terminal=terminal)
     monkeypatch.setattr(console, "TICK", 0.01)
-    steps = [0]
 
     def train():
         deadline = time.monotonic() + 30  # a busy machine may be slow to start the thread
-        while steps[0] < 40 or ("about" not in text(shown) and time.monotonic() < deadline):
-            steps[0] = min(steps[0] + 1, 40)
+        while run.state.steps_done < 40 or ("about" not in text(shown) and time.monotonic() < deadline):
+            run.state.steps_done = min(run.state.steps_done + 1, 40)
             time.sleep(0.01)
         assert "about" in text(shown), "before the first record"
         yield {"step": 40, "seconds": 0.4, "accuracy_average": 90.0}
 
-    follow(train(), title="run", steps_done=lambda: steps[0], steps=400, network="average", quiet=False)
+    run = pretended(train(), steps=400, done=0)
+    follow(run, title="run")
     assert not any(thread.name.startswith("progress") for thread in threading.enumerate())
     assert "40/400" in text(shown)
 

@@ -40,7 +40,7 @@ def test_notes_are_below_the_table_but_not_in_csv_and_json():
 
 def test_a_terminal_shows_title_values_and_notes():
     console = Console(file=io.StringIO(), width=80)
-    console.print(TABLE.rich())
+    console.print(TABLE)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert [shown.index(text) for text in ("A 50 % title", "12.35", "100 % ± 1")] == sorted(
         shown.index(text) for text in ("A 50 % title", "12.35", "100 % ± 1")
@@ -49,7 +49,7 @@ def test_a_terminal_shows_title_values_and_notes():
 
 def test_a_narrow_terminal_breaks_long_words_without_losing_characters():
     console = Console(file=io.StringIO(), width=24)
-    console.print(Table(["setting"], [["confidence=thresholding-by-entropy"]]).rich())
+    console.print(Table(["setting"], [["confidence=thresholding-by-entropy"]]))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "".join(shown.split()[2:]) == "confidence=thresholding-by-entropy"
 
@@ -64,7 +64,7 @@ MANY_NUMBERS = Table(
 
 def shown_lines(table: Table, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
-    console.print(table.rich())
+    console.print(table)
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
@@ -109,7 +109,7 @@ def test_columns_do_not_fit_if_they_cannot_be_narrowed():
 
 def test_a_terminal_shows_brackets_and_colons_unchanged():
     console = Console(file=io.StringIO(), width=80)
-    console.print(Table(["a[bold]b"], [["[red]:dog:"]], "c[/]d", ["e[i]f"]).rich())
+    console.print(Table(["a[bold]b"], [["[red]:dog:"]], "c[/]d", ["e[i]f"]))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert all(text in shown for text in ("a[bold]b", "[red]:dog:", "c[/]d", "e[i]f"))
 
@@ -117,7 +117,7 @@ def test_a_terminal_shows_brackets_and_colons_unchanged():
 def test_the_width_is_that_of_the_widest_line_in_a_terminal():
     console = Console(file=io.StringIO(), width=200)
     table = Table(["a", "value"], [["long text", 1.0], ["b", 100.0]])
-    console.print(table.rich())
+    console.print(table)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert max(map(len, lines)) <= table.width <= max(map(len, lines)) + 2
 
@@ -253,8 +253,8 @@ def test_numbers_are_aligned_in_columns_but_not_in_a_list():
 
 def test_a_terminal_shows_control_characters_of_names_instead_of_obeying_them():
     screen = Console(file=io.StringIO(), width=200)
-    screen.print(Table(["a\x1b[2J"], [["x\x1b]0;title\x07\ny\u202e"]], "t\x1bc", ["n\x9b"]).rich())
-    screen.print(Table(["a\x1b[2J"], [["x\x1b]0;title\x07\ny\u202e" * 40]]).rich(), width=12)
+    screen.print(Table(["a\x1b[2J"], [["x\x1b]0;title\x07\ny\u202e"]], "t\x1bc", ["n\x9b"]))
+    screen.print(Table(["a\x1b[2J"], [["x\x1b]0;title\x07\ny\u202e" * 40]]), width=12)
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", shown)
     assert r"x\x1b]0;title\x07\ny\u202e" in shown

@@ -6,7 +6,6 @@ import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -34,7 +33,7 @@ from aggmatch.inference.inputs import (
     size_of,
 )
 from aggmatch.inference.model import TrainedModel
-from aggmatch.models.pretrained import WEIGHTS_PACKAGE
+from aggmatch.models.pretrained import weights_installed
 from aggmatch.notebook import watch
 from aggmatch.own_recipe import recipe_of_use
 from aggmatch.settings import RunSettings, parts_named, resolve
@@ -240,7 +239,7 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         use = self.backbone
         if use == "auto":
             photos = size.side is None or size.side >= LEAST_PHOTO
-            use = "frozen" if photos and find_spec(WEIGHTS_PACKAGE) else "scratch"
+            use = "frozen" if photos and weights_installed() else "scratch"
         named = {"recipe": "paper"} if use == "scratch" else {}
         return recipe_of_use(use, choose_device(self.device).type) | named | {"train.backbone": use}
 

@@ -6,14 +6,18 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import Event, Lock, Thread
-from typing import Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
+from aggmatch.registry import short_name
 from aggmatch.tables import duration, visible
+
+if TYPE_CHECKING:
+    from aggmatch.training.run import Run
 
 
 class LastingConsole(Console):
@@ -43,7 +47,7 @@ class LastingConsole(Console):
 WIDE = 160
 """Columns without a terminal: in a pipe, a row of a table should be one line."""
 TICK = 1.0
-"""Seconds between two looks at a run that trains."""
+"""Seconds between two checks of a run that trains."""
 SILENCE = 30.0
 """Without a terminal, the longest time in seconds without a line."""
 FIRST_LINE = 5.0
@@ -68,28 +72,25 @@ def complain(text: str) -> None:
         print(visible(text), file=sys.stderr)
 
 
-def follow(
-    records: Iterable[dict[str, Any]],
-    *,
-    title: str,
-    steps_done: Callable[[], int],
-    steps: int,
-    network: str,
-    quiet: bool,
-) -> None:
-    """Consume the records of a training run and show how far it is, each second and with each record.
+def follow(run: "Run", *, title: str = "", quiet: bool = False) -> None:
+    """Train a run to its end and show how far it is, each second and with each record.
 
-    title: name of the run. steps_done: tells how many steps are done; a thread asks it, so a step costs nothing.
-    steps: number of steps in all. network: the one whose accuracy is shown. quiet: show nothing. If the output fails,
-    training goes on without it.
+    title: name of the run, if not that of its method. quiet: show nothing. If the output fails, training goes on
+    without it.
     """
     stdout.lasting = True
     if quiet:
-        for _ in records:
+        for _ in run.train():
             pass
         return
+
+    def steps_done() -> int:  # a thread asks, so a step costs nothing
+        return run.state.steps_done
+
+    train = run.settings.train
+    state = RunProgress(title or short_name(run.settings.method_name), train.steps, train.evaluated, steps_done())
     show = follow_live if stdout.is_terminal else follow_plain
-    show(records, RunProgress(title, steps, network, steps_done()), steps_done)
+    show(run.train(), state, steps_done)
 
 
 def follow_live(records: Iterable[dict[str, Any]], state: "RunProgress", steps_done: Callable[[], int]) -> None:
@@ -133,16 +134,21 @@ def bar_columns() -> tuple[ProgressColumn, ...]:
     )
 
 
-@contextmanager
-def every_second(call: Callable[[], None]) -> Iterator[None]:
+def every_second(call: Callable[[], None]) -> AbstractContextManager[None]:
     """Within, a thread calls a function once a second."""
+    return repeating(call, TICK, "progress")
+
+
+@contextmanager
+def repeating(call: Callable[[], object], seconds: float, name: str) -> Iterator[None]:
+    """Within, a thread of this name calls a function every so many seconds, until it returns True."""
     over = Event()
 
     def repeat() -> None:
-        while not over.wait(TICK):
-            call()
+        while not over.wait(seconds) and call() is not True:
+            pass
 
-    thread = Thread(target=repeat, name="progress", daemon=True)
+    thread = Thread(target=repeat, name=name, daemon=True)
     thread.start()
     try:
         yield
@@ -252,7 +258,7 @@ class RunProgress:
 
 
 def describe(record: Mapping[str, Any], network: str) -> dict[str, str]:
-    """Rate, loss and accuracy of a record, as far as it has them."""
+    """Rate, loss and accuracy of a record, if it has them."""
     facts = {}
     if "loss" in record:
         facts["rate"] = f"{record['images_per_second']:,.0f} img/s"

@@ -127,17 +127,3 @@ def evaluate(
     if labeled is not None:
         prepare(method, network, labeled, threads=threads)
     return Evaluation(predict(method, network, images.inputs, threads=threads), images.labels)
-
-
-def accuracies(
-    method: Method[Any],
-    average: Network,
-    online: Network,
-    test: "Images | Features",
-    labeled: "Images | Features",
-    *,
-    threads: int = 0,
-) -> Iterator[tuple[str, float]]:
-    """Yield the test accuracies of both networks in percent, with the names that the log uses."""
-    yield "accuracy_average", evaluate(method, average, test, labeled, threads=threads).accuracy
-    yield "accuracy_online", evaluate(method, online, test, labeled, threads=threads).accuracy

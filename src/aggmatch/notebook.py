@@ -33,17 +33,7 @@ def watch(run: Run) -> None:
 
     Example: `watch(start(resolve({"data.name": "digits"}), "runs/mine"))`.
     """
-    if in_notebook():
-        watch_in_notebook(run)
-        return
-    follow(
-        run.train(),
-        title=short_name(run.settings.method_name),
-        steps_done=lambda: run.state.steps_done,
-        steps=run.settings.train.steps,
-        network=run.settings.train.evaluated,
-        quiet=False,
-    )
+    (watch_in_notebook if in_notebook() else follow)(run)
 
 
 def in_notebook() -> bool:

@@ -21,7 +21,7 @@ def following(progress: Progress | None, title: str, unit: str) -> AbstractConte
 
 
 class Lines:
-    """Progress as lines on standard error, seldom enough for a log file."""
+    """Progress as lines on standard error, rarely enough for a log file."""
 
     FIRST, NEXT = 5.0, 30.0
     """Seconds before the first line, and between two lines."""

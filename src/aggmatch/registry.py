@@ -151,7 +151,8 @@ def load_code(name: str, kind: str) -> Any:
     match = CODE.fullmatch(name)
     assert match
     try:
-        module = import_place(match["place"])
+        file = file_of(match["place"])
+        module = import_file(file) if file else importlib.import_module(match["place"])
     except AggMatchError:
         raise
     except ModuleNotFoundError as error:
@@ -172,12 +173,6 @@ def load_announced(entry: EntryPoint, kind: str) -> Any:
         return entry.load()
     except (Exception, SystemExit) as error:  # whatever the package does when it is imported
         raise AggMatchError(f"Cannot load {kind} '{entry.name}' from {entry.value}: {error}.") from error
-
-
-def import_place(place: str) -> ModuleType:
-    """Import a Python file, or a module by its name, also if it is in the working directory."""
-    file = file_of(place)
-    return import_file(file) if file else importlib.import_module(place)
 
 
 def file_of(place: str) -> Path | None:

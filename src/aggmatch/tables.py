@@ -6,7 +6,7 @@ import json
 import re
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -49,7 +49,7 @@ FOLDED = 8
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns and rows of values; floats have two decimals, numbers are aligned right.
+    """Named columns and rows of values; floats have two decimals, numbers are aligned right. A console can print it.
 
     Example: `Table(["method", "accuracy %"], [["fixmatch", 91.234]]).markdown()`.
     """
@@ -60,9 +60,13 @@ class Table:
     notes: Sequence[str] = ()
     """Sentences below the table; CSV and JSON leave them out."""
 
-    def rich(self) -> "RenderableType":
-        """The table for a terminal of any width."""
-        return Shown(self)
+    def without_empty(self) -> "Table":
+        """The table without columns that have no value in any row."""
+        full = [
+            number for number in range(len(self.columns)) if any(row[number] not in ("", None) for row in self.rows)
+        ]
+        rows = [[row[number] for number in full] for row in self.rows]
+        return replace(self, columns=[self.columns[number] for number in full], rows=rows)
 
     @property
     def width(self) -> int:
@@ -119,23 +123,18 @@ class Table:
         ]
         return "\n".join(content) + "\n"
 
-
-@dataclass(frozen=True)
-class Shown:
-    """A table in a terminal. It shows every character as it is; rich would read plain strings as markup."""
-
-    table: Table
+    # In a terminal; every character is shown as it is, where rich would read markup -----------------------------------
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
         from rich.text import Text
 
-        texts = self.table.texts()
+        texts = self.texts()
         widths = fit(texts, options.max_width)
         if widths:
             yield self.grid(texts, widths)
         else:
             yield from self.listing(texts)
-        yield from map(Text, map(visible, self.table.notes))
+        yield from map(Text, map(visible, self.notes))
 
     def grid(self, texts: Sequence[Sequence[str]], widths: Sequence[int]) -> "RenderableType":
         """Rows and columns."""
@@ -143,10 +142,10 @@ class Shown:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        title = Text(visible(self.table.title), "bold") if self.table.title else None
+        title = Text(visible(self.title), "bold") if self.title else None
         grid = RichTable(title=title, box=box.SIMPLE_HEAD, title_justify="left")
         for number, (column, width) in enumerate(zip(texts, widths, strict=True)):
-            side: Literal["left", "right"] = "right" if self.table.is_numeric(number) else "left"
+            side: Literal["left", "right"] = "right" if self.is_numeric(number) else "left"
             grid.add_column(Text(column[0]), justify=side, overflow="fold", width=width)
         for row in zip(*(column[1:] for column in texts), strict=True):
             grid.add_row(*map(Text, row))
@@ -156,8 +155,8 @@ class Shown:
         """One line per value, for a terminal that is too narrow for columns."""
         from rich.text import Text
 
-        if self.table.title:
-            yield Text(visible(self.table.title), "bold")
+        if self.title:
+            yield Text(visible(self.title), "bold")
         for row in zip(*(column[1:] for column in texts), strict=True):
             yield Text("")
             for (column, *_), text in zip(texts, row, strict=True):
@@ -227,8 +226,14 @@ def visible(text: str, characters: re.Pattern[str] = CONTROL) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a number with its noun: 1 run, 2 runs."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    """Return a number with its noun: 1 run, 2 runs, 2 classes."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names, and how many more there are: a, b, c and 4 more."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def duration(seconds: float | None) -> str:

@@ -6,7 +6,8 @@ from PIL import Image, ImageEnhance, ImageOps
 from tests.augment.images import BLEND, SIDES, distinct, from_pillow, some_images, to_pillow
 from torch import Tensor
 
-from aggmatch.augment.randaugment import INDEX, OPERATIONS, randaugment_round
+from aggmatch.augment.randaugment import INDEX, randaugment_round
+from aggmatch.augment.settings import OPERATIONS
 
 GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 TABLE = ("auto_contrast", "equalize", "posterize", "solarize")

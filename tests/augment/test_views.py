@@ -10,8 +10,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aggmatch.augment.crops import side_of_small
-from aggmatch.augment.randaugment import INDEX, OPERATIONS, randaugment_round
-from aggmatch.augment.settings import CropSettings, ViewSettings
+from aggmatch.augment.randaugment import INDEX, randaugment_round
+from aggmatch.augment.settings import OPERATIONS, CropSettings, ViewSettings
 from aggmatch.augment.views import GREY, VIEWS, Augmenter, cut_out, shift_and_mirror
 from aggmatch.config import describe
 from aggmatch.errors import AggMatchError

@@ -71,7 +71,7 @@ def test_stages_can_be_left_out():
 
 
 def test_the_measured_loop_does_not_end_evaluate_or_save(monkeypatch):
-    for name in ("accuracies", "summarize"):
+    for name in ("evaluate", "summarize"):
         monkeypatch.setattr(loop, name, pytest.fail)
     for name in ("save", "finish", "keep_snapshot"):
         monkeypatch.setattr(loop.Run, name, pytest.fail)

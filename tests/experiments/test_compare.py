@@ -9,7 +9,8 @@ import pytest
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments import compare
-from aggmatch.experiments.planned import collect, train_in_turn
+from aggmatch.experiments.engines.local import InTurn
+from aggmatch.experiments.planned import collect
 from aggmatch.runs.stored import StoredRun
 from aggmatch.settings import resolve
 
@@ -29,7 +30,7 @@ def run_all(plan, out, follow=train):
     """Checks, trains and reads the runs of a plan."""
     runs = compare.place(plan, out)
     compare.find_misfits(runs)
-    assert not list(train_in_turn(runs, follow))
+    assert not list(InTurn(follow).train(runs, quiet=True))
     return collect(runs)
 
 

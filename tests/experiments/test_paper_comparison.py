@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from aggmatch.errors import AggMatchError
+from aggmatch.experiments.engines.local import InTurn
 from aggmatch.experiments.paper import PaperTable, by_class, grid, method, on
 from aggmatch.experiments.paper_comparison import Filled, describe_left_out, fill
-from aggmatch.experiments.planned import collect, train_in_turn
+from aggmatch.experiments.planned import collect
 
 
 @pytest.fixture
@@ -278,11 +279,11 @@ def test_the_error_for_a_folder_that_cannot_be_written_names_it(filled, tmp_path
 
 def test_a_trained_table_shows_the_accuracies_of_its_summaries(plan, follow):
     made = plan()
-    assert list(train_in_turn(made.runs, follow)) == []
+    assert list(InTurn(follow).train(made.runs, quiet=True)) == []
     assert len(follow.titles) == 8
     table = fill(made, collect(made.runs), any_length=False)
     summaries = [json.loads(run.folder.summary.read_text()) for run in made.runs[:2]]
     assert table.ours["Labels only", "10 labels"].values == [summary["accuracy"] for summary in summaries]
     assert table.marks() == {}
-    assert list(train_in_turn(made.runs, follow)) == []
+    assert list(InTurn(follow).train(made.runs, quiet=True)) == []
     assert len(follow.titles) == 8, "nothing is trained twice"

@@ -7,7 +7,7 @@ import pytest
 
 from aggmatch.config import Layer, Settings
 from aggmatch.errors import AggMatchError
-from aggmatch.experiments.planned import PlannedRun, changed_values, find_folder, folder_name, train_in_turn
+from aggmatch.experiments.planned import PlannedRun, changed_values, find_folder, folder_name
 from aggmatch.settings import resolve
 
 
@@ -119,17 +119,6 @@ def test_a_folder_with_a_finished_run_of_other_settings_is_an_error(plan, preten
     other = PlannedRun(plan(optim__lr=0.5).runs[0].settings, run.path, "other")
     with pytest.raises(AggMatchError, match=r"optim\.lr"):
         other.complete(follow)
-
-
-def test_if_a_run_fails_the_others_are_trained(plan, follow):
-    runs = plan(folds=1).runs
-    for run in runs[:2]:
-        run.path.mkdir(parents=True)
-        (run.path / "something").touch()
-    failures = list(train_in_turn(runs, follow))
-    assert [failure.run.title for failure in failures] == [run.title for run in runs[:2]]
-    assert str(runs[0].path) in failures[0].reason
-    assert [run.finished for run in runs] == [False, False, True, True]
 
 
 def test_a_planned_run_survives_a_journey_as_json(plan, monkeypatch):

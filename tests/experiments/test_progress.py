@@ -8,8 +8,7 @@ from rich.console import Console
 
 from aggmatch import console
 from aggmatch.experiments import progress
-from aggmatch.experiments.parallel import Event
-from aggmatch.experiments.planned import Failure
+from aggmatch.experiments.planned import Event, Failure
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from aggmatch.config import Layer
 from aggmatch.experiments import estimate, paper
-from aggmatch.experiments.parallel import ParallelTraining
+from aggmatch.experiments.engines.local import InParallel
 from aggmatch.experiments.planned import PlannedRun
 from aggmatch.settings import resolve
 from aggmatch.training.trainer import Trainer
@@ -263,11 +263,11 @@ def test_a_signal_ends_the_command_with_advice_how_to_continue(run, monkeypatch)
 
 
 def test_a_signal_to_runs_at_once_ends_the_command_without_a_table(run, monkeypatch):
-    def stopped(training):
-        training.stopped_by = signal.SIGTERM
+    def stopped(engine, runs):
+        engine.stopped_by = signal.SIGTERM
         yield from ()
 
-    monkeypatch.setattr(ParallelTraining, "train", stopped)
+    monkeypatch.setattr(InParallel, "events", stopped)
     code, out, err = run("reproduce", "tiny", "--at-once", "2")
     assert (code, out) == (128 + signal.SIGTERM, "")
     assert err == "Stopped and saved. Continue: the same command\n"

@@ -317,7 +317,7 @@ def names_reader(raw: bytes) -> None:
     """Show names of classes and files; no control character may reach the terminal."""
     names = json.loads(raw)
     with stdout.capture() as captured:
-        stdout.print(Table([names[0]], [[names[1]]], names[2], [names[0]]).rich())
+        stdout.print(Table([names[0]], [[names[1]]], names[2], [names[0]]))
     shown = captured.get().replace("\n", "")
     assert not CONTROL.search(shown), "a control character reached the terminal"
     assert not CONTROL.search(visible("".join(names)).replace("\n", ""))

@@ -10,8 +10,8 @@ from tests.augment.images import seeded, some_images
 from tests.interpreter import check_in_interpreter, device, interpreted, on_gpu, outside, runnable
 from torch import Tensor
 
-from aggmatch.augment.randaugment import INDEX, OPERATIONS, kernels_on, randaugment_round
-from aggmatch.augment.settings import ViewSettings
+from aggmatch.augment.randaugment import INDEX, kernels_on, randaugment_round
+from aggmatch.augment.settings import OPERATIONS, ViewSettings
 from aggmatch.augment.views import GREY, Augmenter, cut_out, shift_and_mirror
 
 triton = pytest.importorskip("triton")

@@ -14,55 +14,17 @@ Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), V = 
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from aggmatch.augment.settings import Interpolation
+from aggmatch.augment.settings import OPERATIONS, Family, Interpolation
 from aggmatch.kernels import triton_works
-
-Family = Literal["geometric", "table", "blend", "none"]
 
 ONE = 1 << 16
 """1 in the 16.16 fixed point of Pillow's nearest-neighbour transform."""
-
-
-@dataclass(frozen=True)
-class Operation:
-    """An operation of RandAugment: its family, and the range of its magnitude in both modes.
-
-    Units: degrees (rotate), pixels per pixel (shear), share of the side (translate), bits kept (posterize), lowest
-    inverted grey value (solarize), factor (blends). Geometric magnitudes get a random sign.
-    """
-
-    family: Family
-    discrete: tuple[float, float] = (0, 0)
-    """Magnitudes at level 0 and at level 10; levels 1 to 9 are drawn."""
-    continuous: tuple[float, float] = (0, 0)
-    """Smallest and largest magnitude; values between them are drawn."""
-
-
-OPERATIONS: dict[str, Operation] = {
-    "auto_contrast": Operation("table"),
-    "brightness": Operation("blend", discrete=(0.1, 1.9), continuous=(0.05, 0.95)),
-    "color": Operation("blend", discrete=(0.1, 1.9), continuous=(0.05, 0.95)),
-    "contrast": Operation("blend", discrete=(0.1, 1.9), continuous=(0.05, 0.95)),
-    "equalize": Operation("table"),
-    "identity": Operation("none"),
-    # Rounded down to whole bits: 4.9 − 0.4 L keeps 4 − ⌊0.4 L⌋ bits, as in the original, and never 0.
-    "posterize": Operation("table", discrete=(4.9, 0.9), continuous=(4, 8)),
-    "rotate": Operation("geometric", discrete=(0, 30), continuous=(0, 30)),
-    "sharpness": Operation("blend", discrete=(0.1, 1.9), continuous=(0.05, 0.95)),
-    "shear_x": Operation("geometric", discrete=(0, 0.3), continuous=(0, 0.3)),
-    "shear_y": Operation("geometric", discrete=(0, 0.3), continuous=(0, 0.3)),
-    "solarize": Operation("table", discrete=(256, 0), continuous=(0, 256)),
-    "translate_x": Operation("geometric", discrete=(0, 10 / 32), continuous=(0, 0.3)),  # L pixels of CIFAR's 32
-    "translate_y": Operation("geometric", discrete=(0, 10 / 32), continuous=(0, 0.3)),
-}
 INDEX = {name: index for index, name in enumerate(OPERATIONS)}
 """Name of an operation → its number in `op_N`."""
 FAMILIES: tuple[Family, ...] = ("geometric", "table", "blend", "none")

@@ -1,4 +1,4 @@
-"""Section `views` of the configuration."""
+"""Section `views` of the configuration, and the operations of RandAugment that it can name."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -6,24 +6,42 @@ from typing import Annotated, Literal
 from aggmatch.config import Count, Fraction, Natural, Range, Settings
 from aggmatch.validate import InvalidValue
 
+Family = Literal["geometric", "table", "blend", "none"]
 Interpolation = Literal["nearest", "bilinear"]
-OPERATIONS = (
-    "auto_contrast",
-    "brightness",
-    "color",
-    "contrast",
-    "equalize",
-    "identity",
-    "posterize",
-    "rotate",
-    "sharpness",
-    "shear_x",
-    "shear_y",
-    "solarize",
-    "translate_x",
-    "translate_y",
-)
-"""Names of the operations of RandAugment, which `randaugment.OPERATIONS` defines."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of RandAugment: its family, and the range of its magnitude in both modes.
+
+    Units: degrees (rotate), pixels per pixel (shear), share of the side (translate), bits kept (posterize), lowest
+    inverted grey value (solarize), factor (blends). Geometric magnitudes get a random sign.
+    """
+
+    family: Family
+    discrete: tuple[float, float] = (0, 0)
+    """Magnitudes at level 0 and at level 10; levels 1 to 9 are drawn."""
+    continuous: tuple[float, float] = (0, 0)
+    """Smallest and largest magnitude; values between them are drawn."""
+
+
+OPERATIONS: dict[str, Operation] = {
+    "auto_contrast": Operation("table"),
+    "brightness": Operation("blend", discrete=(0.1, 1.9), continuous=(0.05, 0.95)),
+    "color": Operation("blend", discrete=(0.1, 1.9), continuous=(0.05, 0.95)),
+    "contrast": Operation("blend", discrete=(0.1, 1.9), continuous=(0.05, 0.95)),
+    "equalize": Operation("table"),
+    "identity": Operation("none"),
+    # Rounded down to whole bits: 4.9 − 0.4 L keeps 4 − ⌊0.4 L⌋ bits, as in the original, and never 0.
+    "posterize": Operation("table", discrete=(4.9, 0.9), continuous=(4, 8)),
+    "rotate": Operation("geometric", discrete=(0, 30), continuous=(0, 30)),
+    "sharpness": Operation("blend", discrete=(0.1, 1.9), continuous=(0.05, 0.95)),
+    "shear_x": Operation("geometric", discrete=(0, 0.3), continuous=(0, 0.3)),
+    "shear_y": Operation("geometric", discrete=(0, 0.3), continuous=(0, 0.3)),
+    "solarize": Operation("table", discrete=(256, 0), continuous=(0, 256)),
+    "translate_x": Operation("geometric", discrete=(0, 10 / 32), continuous=(0, 0.3)),  # L pixels of CIFAR's 32
+    "translate_y": Operation("geometric", discrete=(0, 10 / 32), continuous=(0, 0.3)),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +87,7 @@ class ViewSettings(Settings):
     """Largest shift of the weak view as a share of the side, with reflected borders: 4 pixels of 32."""
     randaugment: Literal["discrete", "continuous"] = "continuous"
     """discrete: integer levels, each round applied with probability ½. continuous: magnitudes from ranges, always."""
-    ops: tuple[str, ...] = OPERATIONS
+    ops: tuple[str, ...] = tuple(OPERATIONS)
     """Operations from which every round draws one per image, with replacement."""
     rounds: Natural | None = None
     """Operations per image. None: 2 if discrete, 3 if continuous."""

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from aggmatch.augment.crops import random_crop, side_of_small, uniform
-from aggmatch.augment.randaugment import INDEX, OPERATIONS, kernels_on, pick, randaugment_round
-from aggmatch.augment.settings import ViewSettings
+from aggmatch.augment.randaugment import INDEX, kernels_on, pick, randaugment_round
+from aggmatch.augment.settings import OPERATIONS, ViewSettings
 from aggmatch.data.images import check_images
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import Registry

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aggmatch.bench.timing import Effort, Timing, captured, release, time_calls
+from aggmatch.bench.timing import Effort, captured, release
 from aggmatch.methods.aggmatch.aggregation import fused_sums, reference_sums
 
 OPTIONS: dict[str, Any] = {"temperature": 0.05, "feature_term": True, "class_term": "divergence", "class_weight": 0.5}
@@ -80,20 +80,10 @@ def measure_form(form: Callable[[], object], effort: Effort) -> dict[str, Any] |
     release()
     try:
         extra = extra_bytes(form, effort.device)
-        timing = time_form(form, effort)
+        timing = effort.time_part(captured(form, torch.Generator(effort.device)))
     except torch.OutOfMemoryError:
         return None
     return {**timing.to_dict(), "extra_memory_bytes": extra}
-
-
-def time_form(form: Callable[[], object], effort: Effort) -> Timing:
-    """Time one form, as a CUDA graph on CUDA."""
-
-    def call() -> None:
-        form()
-
-    ready = captured(call, torch.Generator(effort.device))
-    return time_calls(ready, effort.device, effort.parts(ready), ahead=True)
 
 
 def extra_bytes(form: Callable[[], object], device: torch.device) -> int | None:

@@ -1,6 +1,5 @@
 """Plans and runs the measurements of `aggmatch bench`: plain values for JSON, and tables made of them."""
 
-import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,13 +10,12 @@ from typing import Any
 
 import torch
 
-import aggmatch
+from aggmatch import devices
 from aggmatch.bench.aggregation import SHAPES, measure_aggregation
 from aggmatch.bench.step import Bench, describe_data
 from aggmatch.bench.timing import Effort, release
 from aggmatch.config import Layer, parse_value
 from aggmatch.data import SOURCES
-from aggmatch.devices import hardware
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import short_name
 from aggmatch.settings import RunSettings, resolve
@@ -148,18 +146,12 @@ def measure_kernels(effort: Effort, tell: Callable[[str], None]) -> dict[str, An
 
 def provenance(device: torch.device) -> dict[str, Any]:
     """Return date, hardware and versions of a measurement."""
-    versions = {"aggmatch": aggmatch.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    known = devices.provenance(device, 0)
     with suppress(metadata.PackageNotFoundError):
-        versions["triton"] = metadata.version("triton")
+        known["versions"]["triton"] = metadata.version("triton")
     if torch.version.cuda:
-        versions |= {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version())}
-    return {
-        "format": 1,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": device.type,
-        "hardware": hardware(device),
-        "versions": versions,
-    }
+        known["versions"] |= {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version())}
+    return {"format": 1, "date": datetime.now(UTC).isoformat(timespec="seconds"), "device": device.type, **known}
 
 
 # Tables ----------------------------------------------------------------------------------------------------------
@@ -207,15 +199,7 @@ def comparison_table(methods: Sequence[Mapping[str, Any]]) -> Table:
         rows.append([method["method"], eager, method["eager_over_captured"], *rates])
     columns = ["method", "eager ms", "× captured", "bare steps/s", "train steps/s", "of bare %"]
     notes = ["bare: the computation alone. train: the training loop with its log, without evaluations and checkpoints."]
-    if all(row[1] is None for row in rows):
-        columns, rows = without(columns, rows, 1, 2)
-    return Table(columns, rows, "In the training loop", notes)
-
-
-def without(columns: list[str], rows: list[list[Any]], *dropped: int) -> tuple[list[str], list[list[Any]]]:
-    """Return columns and rows without the dropped columns."""
-    kept = [number for number in range(len(columns)) if number not in dropped]
-    return [columns[number] for number in kept], [[row[number] for number in kept] for row in rows]
+    return Table(columns, rows, "In the training loop", notes).without_empty()
 
 
 def floor_table(methods: Sequence[Mapping[str, Any]]) -> Table:

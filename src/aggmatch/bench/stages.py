@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aggmatch.bench.timing import Effort, Timing, captured, time_calls
+from aggmatch.bench.timing import Effort, Timing, captured
 from aggmatch.methods import Batch
 from aggmatch.methods.aggmatch.method import AggMatch
 from aggmatch.training.optim import average_decay, update_average
@@ -162,8 +162,7 @@ def measure_stages(pieces: Pieces, effort: Effort, step: float) -> list[Stage]:
     """
 
     def measure(stage: Callable[[], None]) -> Timing:
-        ready = captured(stage, pieces.trainer.generator)
-        return time_calls(ready, effort.device, effort.parts(ready), ahead=True)
+        return effort.time_part(captured(stage, pieces.trainer.generator))
 
     backward = Stage("backward", max(0.0, measure(pieces.learn).median - measure(pieces.forward).median))
     stages = []

@@ -109,7 +109,7 @@ class Bench:
     def everything(self, *, stages: bool) -> MethodCost:
         """Make all measurements."""
         cost, trainer = self.step()
-        bare = self.time_part(bare_step(trainer))
+        bare = self.effort.time_part(bare_step(trainer))
         loop = self.loop(trainer, cost.timing)
         eager = None
         if cost.captured:
@@ -117,7 +117,7 @@ class Bench:
             release()
             trainer = self.build(graph=False)
             warm(trainer)
-            eager = self.time_part(trainer.step, ahead=False)
+            eager = self.effort.time_part(trainer.step, ahead=False)
         pieces = Pieces(trainer)
         floor = find_floor(pieces)
         parts = measure_stages(pieces, self.effort, cost.timing.median) if stages else None
@@ -127,10 +127,6 @@ class Bench:
         """Return a new trainer."""
         runtime = replace(self.settings.runtime, graph=graph and self.settings.runtime.graph)
         return Trainer(replace(self.settings, runtime=runtime), self.data, self.split, self.effort.device)
-
-    def time_part(self, function: Callable[[], object], *, ahead: bool = True) -> Timing:
-        """Time anything except the step."""
-        return time_calls(function, self.effort.device, self.effort.parts(function), ahead=ahead)
 
     def loop(self, trainer: Trainer, step: Timing) -> float:
         """Return the steps per second of `Run.train`, between two log lines about `step.calls` steps apart."""

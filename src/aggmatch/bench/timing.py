@@ -69,6 +69,10 @@ class Effort:
         synchronize(self.device)
         return min(max(least, affordable(time.perf_counter() - started)), most)
 
+    def time_part(self, function: Callable[[], object], *, ahead: bool = True) -> Timing:
+        """Time anything except the step."""
+        return time_calls(function, self.device, self.parts(function), ahead=ahead)
+
 
 def affordable(seconds: float) -> int:
     """Return the number of calls that fit into the time, given the seconds of one call."""
@@ -108,7 +112,7 @@ def host_times(function: Callable[[], object], _device: torch.device, calls: int
     return [after - before for before, after in pairwise(marks)]
 
 
-def captured(function: Callable[[], None], generator: torch.Generator) -> Callable[[], None]:
+def captured(function: Callable[[], object], generator: torch.Generator) -> Callable[[], object]:
     """Return the function as a CUDA graph, already warmed up; without CUDA, return the function itself."""
     if generator.device.type != "cuda":
         return function

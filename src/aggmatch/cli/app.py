@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from aggmatch import __version__
+from aggmatch import __version__, console
 from aggmatch.config import Layer, read_assignment, read_file
-from aggmatch.console import complain, print_plainly
 from aggmatch.errors import AggMatchError
+from aggmatch.registry import PARTS, refuse_code
 
 if TYPE_CHECKING:
     from aggmatch.training.run import Run
@@ -72,8 +72,6 @@ def gather(
     """
     layers = [read_file(config)] if config else []
     if config and Path(layers[0].source).suffix != ".toml":  # of a run folder, its config.json was read
-        from aggmatch.registry import PARTS, refuse_code
-
         names = [value for key, value in layers[0].values.items() if key in PARTS and isinstance(value, str)]
         refuse_code(names, allow or (), layers[0].source)
     for name, value in options.items():
@@ -99,23 +97,14 @@ def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> 
 
     title: shown next to the progress bar. again: the command that continues, if it is not `train --resume`.
     """
-    from aggmatch.console import follow, say
-    from aggmatch.registry import short_name
     from aggmatch.training.run import Stopped
 
     try:
-        follow(
-            run.train(),
-            title=title or short_name(run.settings.method_name),
-            steps_done=lambda: run.state.steps_done,
-            steps=run.settings.train.steps,
-            network=run.settings.train.evaluated,
-            quiet=quiet,
-        )
+        console.follow(run, title=title, quiet=quiet)
     except Stopped as stop:
         alone = shlex.join(["aggmatch", "train", "--resume", "--out", str(run.folder.path)])
         again = again or ("the same command with --resume" if run.processes.divides else alone)
-        say(f"Stopped and saved at step {stop.step}. Continue: {again}", error=True)
+        console.say(f"Stopped and saved at step {stop.step}. Continue: {again}", error=True)
         raise typer.Exit(128 + stop.signal_number) from None
 
 
@@ -125,16 +114,14 @@ def printing(wanted: bool) -> Iterator[None]:
     if wanted:
         yield
         return
-    from aggmatch.console import stderr, stdout
-
-    before = stdout.quiet, stderr.quiet
-    stdout.quiet = stderr.quiet = True
+    before = console.stdout.quiet, console.stderr.quiet
+    console.stdout.quiet = console.stderr.quiet = True
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        stdout.quiet, stderr.quiet = before
+        console.stdout.quiet, console.stderr.quiet = before
 
 
 @app.callback(invoke_without_command=True)
@@ -156,8 +143,8 @@ def version(
 
 def main() -> None:
     """Run the command line; an error that the user can fix is one sentence and exit code 2."""
-    print_plainly(sys.stdout, sys.stderr)
-    warnings.showwarning = lambda message, *_args, **_kwargs: complain(f"Warning: {message}")
+    console.print_plainly(sys.stdout, sys.stderr)
+    warnings.showwarning = lambda message, *_args, **_kwargs: console.complain(f"Warning: {message}")
     try:
         app()
     except AggMatchError as error:
@@ -172,7 +159,7 @@ def main() -> None:
 
 def fail(message: str) -> NoReturn:
     """Print an error and exit with code 2."""
-    complain(f"Error: {message}")
+    console.complain(f"Error: {message}")
     sys.exit(2)
 
 

@@ -8,7 +8,9 @@ import typer
 
 from aggmatch.cli.app import Device, Quiet, Set, app, gather, listed
 from aggmatch.config import Layer
+from aggmatch.console import say, stdout
 from aggmatch.errors import AggMatchError
+from aggmatch.storage.files import write_atomically
 
 
 @app.command()
@@ -45,10 +47,8 @@ def bench(
 
     from aggmatch.bench import report
     from aggmatch.bench.timing import Effort
-    from aggmatch.console import say, stdout
     from aggmatch.devices import choose_device
     from aggmatch.methods import METHODS
-    from aggmatch.storage.files import write_atomically
 
     names = METHODS.names() if method == "all" else listed(method)
     plan = report.plan(names, layers, [report.Growth.parse(text) for text in grow or []])
@@ -62,6 +62,6 @@ def bench(
     if json is not None:
         write_atomically(json, (dumps(measured, indent=2, ensure_ascii=False) + "\n").encode())
     for table in report.tables(measured):
-        stdout.print(table.rich())
+        stdout.print(table)
     if json is not None:
         say(f"Also in {json}")

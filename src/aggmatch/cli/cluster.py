@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aggmatch.cli.app import AllowCode, Download, Quiet, app, follow_run
+from aggmatch.console import say
 from aggmatch.errors import AggMatchError, unknown
 
 if TYPE_CHECKING:
-    from aggmatch.experiments.engines.base import Engine
+    from aggmatch.experiments.engines import Engine
     from aggmatch.experiments.planned import PlannedRun
 
 AGAIN = "the same command"
@@ -84,8 +85,6 @@ def train_all(runs: "Sequence[PlannedRun]", engine: "Engine", *, quiet: bool, ag
 
     again: how to continue after a signal.
     """
-    from aggmatch.console import say
-
     failed = 0
     for failure in engine.train(runs, quiet=quiet):
         failed += 1
@@ -111,7 +110,6 @@ def planned(
     quiet: Quiet = False,
 ) -> None:
     """Train one run of a plan to its end; resume it if it was started. Tasks of a Slurm array call this."""
-    from aggmatch.console import say
     from aggmatch.experiments.engines.slurm import read_plan
     from aggmatch.training.run import start_or_resume
 

@@ -27,7 +27,9 @@ from aggmatch.cli.app import (
     listed,
 )
 from aggmatch.cli.cluster import Address, AtOnce, On, Place, SlurmOption, Submit, raise_failed, train_all
+from aggmatch.console import say, stdout
 from aggmatch.errors import AggMatchError
+from aggmatch.registry import short_name
 from aggmatch.storage.files import check_writable, write_atomically
 from aggmatch.tables import plural
 
@@ -69,11 +71,9 @@ def compare(
     places = {"data_dir": data_dir, "device": device}
     layers = gather(config, set_, allow_code, data=data, labels=labels, steps=steps, recipe=recipe, **places)
 
-    from aggmatch.console import say, stdout
     from aggmatch.experiments import compare as experiment
     from aggmatch.experiments.planned import collect
     from aggmatch.methods import METHODS
-    from aggmatch.registry import short_name
 
     settings = experiment.plan(listed(methods) or METHODS.names(), folds, layers)
     first = settings[0].data
@@ -90,7 +90,7 @@ def compare(
     if engine.later and not any(run.finished for run in runs):
         return
     table = experiment.compare(collect(runs))
-    stdout.print(table.rich())
+    stdout.print(table)
     if simpler := experiment.recommend(table):
         say(simpler)
     say(f"Also in {', '.join(map(str, experiment.write(table, out)))}")
@@ -136,7 +136,6 @@ def reproduce(
         "data.labels": numbers("--labels", labels),
     }
 
-    from aggmatch.console import say, stdout
     from aggmatch.experiments import paper, paper_comparison
     from aggmatch.experiments import reproduce as experiment
     from aggmatch.experiments.planned import collect
@@ -158,16 +157,16 @@ def reproduce(
     elif dry_run:
         from aggmatch.experiments.estimate import estimate, find_paces, list_runs
 
-        stdout.print(list_runs(plan).rich())
+        stdout.print(list_runs(plan))
         if any(not run.finished for run in plan.runs) and (paces := find_paces(plan.runs, partial(say, error=True))):
-            stdout.print(estimate(plan, paces, at_once or 1).rich())
+            stdout.print(estimate(plan, paces, at_once or 1))
         return
     else:
         experiment.require_data(plan.runs, download=download)
         engine = place.engine(folder, quiet=quiet, download=download)
         failed = train_all(plan.runs, engine, quiet=quiet)
         filled = paper_comparison.fill(plan, collect(plan.runs), any_length=False)
-    stdout.print(filled.fitting(stdout.width).rich())
+    stdout.print(filled.fitting(stdout.width))
     if out or not results:
         say(f"Also in {', '.join(map(str, filled.write(folder)))}")
     raise_failed(failed, len(plan.runs))
@@ -202,7 +201,6 @@ def results_(
         raise AggMatchError("--out stores runs and prints no table: leave out --at, --by-class and --as, or --out.")
     steps = numbers("--at", at)
 
-    from aggmatch.console import say, stdout
     from aggmatch.experiments.results_table import ResultsTable, group_runs
     from aggmatch.runs.results import add_results
 
@@ -219,7 +217,7 @@ def results_(
     if as_:
         say(table.printed(as_).rstrip("\n"))
     else:
-        stdout.print(table.for_readers().rich())
+        stdout.print(table.for_readers())
     if duplicates := len(table.duplicates):
         say(f"Left out {plural(duplicates, 'run')}: another run of the same settings and fold is shown.", error=True)
     if unevaluated := len(runs) - len(table.runs) - duplicates:
@@ -228,7 +226,6 @@ def results_(
 
 def read_places(places: list[Path], allow: list[str]) -> "list[StoredRun]":
     """Read run folders and results files; of a run that is found twice, take the most complete version."""
-    from aggmatch.console import say
     from aggmatch.runs.stored import find_runs, most_complete, read_run
 
     found: list[StoredRun] = []
@@ -251,7 +248,6 @@ def read_places(places: list[Path], allow: list[str]) -> "list[StoredRun]":
 
 def read_file(path: Path, allow: list[str]) -> "list[StoredRun]":
     """Read a results file; warn about lines that cannot be used."""
-    from aggmatch.console import say
     from aggmatch.runs.results import read_results
 
     lines = read_results(path, allow)
@@ -267,10 +263,8 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Compare AggMatch with three other methods on digits, with one label per class, and write a report."""
-    from aggmatch.console import say, stdout
     from aggmatch.experiments import demo as experiment
-    from aggmatch.experiments.engines.local import InParallel
-    from aggmatch.experiments.parallel import cores
+    from aggmatch.experiments.engines.local import InParallel, cores
 
     started = time.monotonic()
     out = out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
@@ -282,7 +276,7 @@ def demo(
         raise_failed(train_all(runs, engine, quiet=quiet, again=again), len(runs), again)
 
     outcome = experiment.run(out, fold, train)
-    stdout.print(outcome.table().rich())
+    stdout.print(outcome.table())
     say(f"Run folders: {out}")
     try:
         from aggmatch.report.page import page

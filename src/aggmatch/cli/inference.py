@@ -6,7 +6,10 @@ from typing import Annotated
 import typer
 
 from aggmatch.cli.app import AllowCode, Device, app, gather
+from aggmatch.console import say, stdout
 from aggmatch.errors import AggMatchError
+from aggmatch.storage.files import check_writable, write_output
+from aggmatch.tables import Table
 
 FORMATS = (".csv", ".json")
 Trained = Annotated[Path, typer.Argument(help="Folder of a run. Of an unfinished one, the newest checkpoint is used.")]
@@ -27,11 +30,8 @@ def predict(
     if out is not None:
         check_out(out, run, FORMATS)
 
-    from aggmatch.console import say, stdout
     from aggmatch.data.own.images import image_files
     from aggmatch.inference.model import TrainedModel
-    from aggmatch.storage.files import write_output
-    from aggmatch.tables import Table
 
     model = TrainedModel.load(run, gather(device=device), allow=allow_code or ())
     files: dict[Path, str] = {}
@@ -49,7 +49,7 @@ def predict(
     each = [f"p({name})" for name in model.classes] if all_ else []  # a class may be called "file"
     table = Table(["file", "class", "probability", *each], rows)
     if out is None:
-        stdout.print(table.rich())
+        stdout.print(table)
     else:
         text = table.csv() if out.suffix.lower() == ".csv" else table.json() + "\n"
         write_output(out, text.encode(errors="surrogateescape"))  # file names may hold any bytes
@@ -63,10 +63,8 @@ def export(
     allow_code: AllowCode = None,
 ) -> None:
     """Write a run's model as ONNX: images in, class probabilities out."""
-    from aggmatch.console import say
     from aggmatch.inference.export import to_onnx
     from aggmatch.inference.model import TrainedModel
-    from aggmatch.storage.files import write_output
 
     out = out or run / "model.onnx"
     check_out(out, run, (".onnx",))
@@ -80,8 +78,6 @@ def export(
 
 def check_out(out: Path, run: Path, formats: tuple[str, ...]) -> None:
     """Fail early for a file of another format, one of the run's own files, and one that cannot be written."""
-    from aggmatch.storage.files import check_writable
-
     if out.suffix.lower() not in formats:
         raise AggMatchError(f"--out must end in {' or '.join(formats)}, got {out}.")
     if out.suffix.lower() == ".json" and out.resolve().parent == run.resolve():

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aggmatch.cli.app import AllowCode, DataDir, Device, Download, Quiet, Set, app, gather
+from aggmatch.console import say, stdout
 from aggmatch.errors import AggMatchError
-from aggmatch.tables import plural
+from aggmatch.storage.files import make_folder, write_atomically
+from aggmatch.tables import Table, plural
 
 if TYPE_CHECKING:
-    from aggmatch.inference.pool import Pool
     from aggmatch.report.contact_sheet import Picture
-    from aggmatch.tables import Table
 
 LabelsFile = Annotated[
     Path | None, typer.Option(help="Table of the labels as they are now: CSV with columns file, label.")
@@ -41,12 +41,11 @@ def suggest(
     if table.exists():
         raise AggMatchError(f"{table} exists already and may hold labels. Choose another --out.")
 
-    from aggmatch.console import say
     from aggmatch.features import active
     from aggmatch.inference import pool as pools
+    from aggmatch.report.to_label import picture
     from aggmatch.runs.folder import RunFolder
     from aggmatch.settings import resolve
-    from aggmatch.tables import Table
 
     is_run = RunFolder(source).holds_run
     if is_run:
@@ -67,7 +66,7 @@ def suggest(
         )
     known = pool.known()
     rows = [[pool.images.call(position), ""] for position in chosen] + [[name, label] for name, label in known.items()]
-    pictures = [picture(pool, position, Path(pool.images.call(position)).name) for position in chosen]
+    pictures = [picture(pool, position) for position in chosen]
     number = plural(len(chosen), "image")
     write(
         table,
@@ -94,12 +93,11 @@ def doubts(
     quiet: Quiet = False,
 ) -> None:
     """Find given labels that the other images contradict, most suspicious first, with the label they would give."""
-    from aggmatch.console import say, stdout
     from aggmatch.features.active import find_doubts
     from aggmatch.inference.pool import pool_of_run
-    from aggmatch.tables import Table
+    from aggmatch.report.to_label import picture
 
-    places = gather(None, None, data_dir=data_dir, device=device)
+    places = gather(data_dir=data_dir, device=device)
     pool = pool_of_run(run, places, labels_file=labels_file, allow=allow_code or (), download=download, early=True)
     found = find_doubts(pool.features, pool.labeled, pool.labels, pool.probs)
     if not found:
@@ -110,10 +108,7 @@ def doubts(
         [pool.images.call(doubt.index), pool.classes[doubt.given], pool.classes[doubt.suggested], round(doubt.score, 3)]
         for doubt in found
     ]
-    pictures = [
-        picture(pool, doubt.index, f"{row[1]} → {row[2]}?", Path(str(row[0])).name)
-        for doubt, row in zip(found, rows, strict=True)
-    ]
+    pictures = [picture(pool, doubt.index, f"{row[1]} → {row[2]}?") for doubt, row in zip(found, rows, strict=True)]
     title = f"{len(found)} of {plural(len(pool.labels), 'label')} may be wrong"
     table, page = out.with_name(out.name + ".csv"), out.with_name(out.name + ".html")
     write(
@@ -125,23 +120,13 @@ def doubts(
         "from the start, and stop when most labels are right.",
         pictures,
     )
-    stdout.print(Table(columns, rows[:SHOWN]).rich())
+    stdout.print(Table(columns, rows[:SHOWN]))
     say(f"{title}: {page} shows them; also in {table}.", quiet=quiet)
-
-
-def picture(pool: "Pool", position: int, *lines: str) -> "Picture":
-    """Return one image of a contact sheet."""
-    from aggmatch.report.contact_sheet import Picture
-    from aggmatch.report.test_results import thumbnail
-
-    data, cache_dir = pool.settings.data.name, pool.settings.runtime.cache_dir
-    return Picture(pool.images.call(position), thumbnail(data, pool.images, position, cache_dir), lines)
 
 
 def write(table: Path, content: "Table", page: Path, title: str, lead: str, pictures: "Sequence[Picture]") -> None:
     """Write a table and the contact sheet next to it."""
     from aggmatch.report.contact_sheet import contact_sheet
-    from aggmatch.storage.files import make_folder, write_atomically
 
     make_folder(table.parent)
     write_atomically(table, content.csv().encode(errors="surrogateescape"))

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from aggmatch.cli.app import AllowCode, Device, Set, app, gather
+from aggmatch.console import say
 from aggmatch.errors import AggMatchError
 
 Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all networks.")]
@@ -39,7 +40,6 @@ def label(
         from aggmatch.page.server import make_app
     except ImportError as error:
         raise missing(error) from None
-    from aggmatch.console import say
     from aggmatch.page.project import Project
 
     if labels_file is not None and labels_file.suffix != ".jsonl":
@@ -89,8 +89,6 @@ def serve(
         from aggmatch.page.serving import load_engine, make_app
     except ImportError as error:
         raise missing(error) from None
-    from aggmatch.console import say
-
     engine = load_engine(run, gather(device=device), allow_code or ())
 
     def ready(chosen: int) -> None:

@@ -1,6 +1,5 @@
 """Commands that show stored runs: figures, explain, report."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,8 +7,9 @@ from typing import Annotated, Literal
 import typer
 
 from aggmatch.cli.app import AllowCode, DataDir, Device, Download, Quiet, app, gather, listed
-from aggmatch.config import Layer
+from aggmatch.console import say, stdout
 from aggmatch.errors import AggMatchError
+from aggmatch.storage.files import check_writable, make_folder, write_output
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.", show_default=False)]
 
@@ -37,13 +37,11 @@ def figures(
     For the figures of the paper as printed, train with --set runtime.snapshot_steps='[1000, 4000, 10000, 40000]'; the
     page "Figures and explanations" of the documentation names the figure for each of them.
     """
-    from aggmatch.console import say
     from aggmatch.report.figure import files
     from aggmatch.report.figures import draw, select
     from aggmatch.runs.stored import read_runs
-    from aggmatch.storage.files import write_output
 
-    changes = gather(None, None, data_dir=data_dir, device=device)
+    changes = gather(data_dir=data_dir, device=device)
     stored = read_runs(runs, changes, allow=allow_code or (), download=download)
     names, captions = listed(only) or None, []
     reasons: dict[str, list[str]] = {}
@@ -86,20 +84,18 @@ def explain(
     if out and kind not in ("png", "svg", "pdf"):
         raise AggMatchError(f"--out must end in .png, .svg or .pdf, got {out}.")
 
-    from aggmatch.console import say, stdout
     from aggmatch.report.explain import explain_run, image_number, panel, table
     from aggmatch.report.figure import files
     from aggmatch.runs.stored import read_runs
-    from aggmatch.storage.files import check_writable, write_output
 
-    changes = gather(None, None, data_dir=data_dir, device=device)
+    changes = gather(data_dir=data_dir, device=device)
     (stored,) = read_runs([run], changes, allow=allow_code or (), download=download)
     if out:
         check_writable(out)
     numbers = [image_number(stored.data(), word) for word in images]
     explanations = explain_run(stored, numbers, step=snapshot, top=top)
     for explanation in explanations:
-        stdout.print(table(explanation, stored.data()).rich())
+        stdout.print(table(explanation, stored.data()))
     if out:
         pictures = [content for _, content in files(panel(stored, explanations), kind)]
         for number, content in enumerate(pictures, 1):
@@ -126,26 +122,11 @@ def report(
     out = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
     if out.is_dir():
         raise AggMatchError(f"--out must name a file, got the folder {out}. For example: --out {out / 'report.html'}")
-    changes = gather(None, None, data_dir=data_dir, device=device)
-    write_report(runs, out, changes, watch=watch, download=download, allow=allow_code or (), quiet=quiet)
 
-
-def write_report(
-    runs: Sequence[Path],
-    out: Path,
-    changes: Sequence[Layer],
-    *,
-    watch: bool = False,
-    download: bool = False,
-    allow: Sequence[str] = (),
-    quiet: bool,
-) -> None:
-    """Write the page on run folders, with progress on standard error, and print its path."""
-    from aggmatch.console import say
     from aggmatch.report import page
     from aggmatch.runs.stored import read_runs
-    from aggmatch.storage.files import check_writable, make_folder, write_output
 
+    changes, allow = gather(data_dir=data_dir, device=device), allow_code or ()
     progress = partial(say, error=True, quiet=quiet)
     stored = read_runs(runs, changes, allow=allow, download=download)
     check_writable(out)

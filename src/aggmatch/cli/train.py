@@ -24,13 +24,14 @@ from aggmatch.cli.app import (
     gather,
     printing,
 )
+from aggmatch.console import say, stdout
 from aggmatch.errors import AggMatchError, unknown
 from aggmatch.registry import short_name
+from aggmatch.tables import Table
 
 if TYPE_CHECKING:
     from aggmatch.data import DataSet, Split
     from aggmatch.settings import RunSettings
-    from aggmatch.tables import Table
     from aggmatch.training.run import Run
 
 
@@ -115,7 +116,6 @@ def say_what_was_read(settings: "RunSettings", data: "DataSet", split: "Split", 
 
     timed: whether to measure how long the run will take, and say it.
     """
-    from aggmatch.console import say
     from aggmatch.data import is_own_images
     from aggmatch.data.own.summary import describe, doubts
     from aggmatch.runs.stats import small_test
@@ -152,8 +152,6 @@ def how_it_learns(settings: "RunSettings", time: str = "") -> str:
 
 def say_where_images_are(run: "Run", *, quiet: bool) -> None:
     """Print where training images are that are not on the device."""
-    from aggmatch.console import say
-
     size = f"{run.data.train.pixels.nbytes / 1e9:,.1f} GB"
     kept = "stay in host memory" if run.state.place == "host" else "stay on disk"
     say(f"The training images, {size}, {kept}: batches are read ahead of their steps (runtime.place).", quiet=quiet)
@@ -161,7 +159,6 @@ def say_where_images_are(run: "Run", *, quiet: bool) -> None:
 
 def print_summary(run: "Run") -> None:
     """Print the result of a finished run and its folder."""
-    from aggmatch.console import say
     from aggmatch.runs.stats import FEW_TEST_IMAGES, at_least_as_good, median_of_last, wilson
 
     summary, records = run.folder.result(), run.folder.records()
@@ -202,11 +199,9 @@ def evaluate(
     allow_code: AllowCode = None,
 ) -> None:
     """Measure the test accuracy of a run's model, overall and by class, or its accuracy on other images."""
-    from aggmatch.console import say, stdout
     from aggmatch.data import Split
     from aggmatch.inference.model import TrainedModel
     from aggmatch.runs.folder import RunFolder
-    from aggmatch.tables import Table
 
     model = TrainedModel.load(run, gather(data_dir=data_dir, device=device), allow=allow_code or ())
     if images is None:
@@ -220,7 +215,7 @@ def evaluate(
     result = model.evaluate(data if images is None else images)
     columns = zip(model.classes, result.class_sizes, result.class_accuracy, strict=True)
     rows = [(name, count, accuracy if count else None) for name, count, accuracy in columns]
-    stdout.print(Table(["class", "images", "accuracy %"], rows).rich())
+    stdout.print(Table(["class", "images", "accuracy %"], rows))
     what = "test images" if images is None else f"images in {images}"
     say(f"{result.accuracy:.2f} % of {len(result.labels)} {what}; mean over classes {result.balanced_accuracy:.2f} %.")
 
@@ -234,7 +229,6 @@ def list_(
 ) -> None:
     """Show the methods, data sets, networks, views, figures, recipes or settings to choose from."""
     from aggmatch.cli import listing
-    from aggmatch.console import stdout
 
     tables: dict[str, Callable[[], Table]] = {
         "methods": listing.methods,
@@ -247,4 +241,4 @@ def list_(
     }
     if what not in tables:
         raise unknown("list", what, tables)
-    stdout.print(tables[what]().rich())
+    stdout.print(tables[what]())

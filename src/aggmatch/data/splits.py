@@ -18,6 +18,8 @@ from torch import Tensor
 
 from aggmatch.config import Count, Fraction, Natural, Range, Settings
 from aggmatch.data.images import UNKNOWN, DataSet, Images
+from aggmatch.data.noise import asymmetric, class_numbers, parse_map, symmetric
+from aggmatch.data.randomness import Use, bits, shuffled
 from aggmatch.data.rows import copy_rows
 from aggmatch.errors import AggMatchError
 from aggmatch.storage.files import digest_of, is_intact, sealed, write_atomically
@@ -68,8 +70,6 @@ class DataSettings(Settings):
         if self.noise_map and self.noise != "asymmetric":
             raise InvalidValue("noise_map", f"needs asymmetric noise, got {self.noise}")
         if self.noise_map:
-            from aggmatch.data.noise import parse_map
-
             parse_map(self.noise_map)
         if self.split is not None:
             for name in ("labeled_imbalance", "unlabeled_imbalance", "noise"):
@@ -263,8 +263,6 @@ def draw_split(data: DataSet, settings: DataSettings) -> Split:
 
     Example: `draw_split(load("digits"), DataSettings(labels=40)).labeled.shape` is (40,).
     """
-    from aggmatch.data.randomness import Use, bits, shuffled
-
     classes = len(data.classes)
     truth = data.train.labels.cpu().numpy()
     sizes = np.bincount(truth[truth != UNKNOWN], minlength=classes)
@@ -378,8 +376,6 @@ def apportion(total: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
 def _given_labels(data: DataSet, truth: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
     if settings.noise == "none":
         return truth
-    from aggmatch.data.noise import asymmetric, class_numbers, parse_map, symmetric
-
     if settings.noise == "symmetric":
         return symmetric(truth, len(data.classes), settings.noise_rate, settings.fold)
     mapping = parse_map(settings.noise_map) or data.noise_map

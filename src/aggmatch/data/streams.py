@@ -16,8 +16,7 @@ BLOCK = 65_536
 class IndexStream:
     """Endless batches of indices: random orders of all indices, one after the other, cut into batches.
 
-    Each index comes once per epoch; a batch may span two epochs. Of `world` processes with the same seed, each takes
-    its own part of a common batch of batch · world. The state is two integers, the same in all processes.
+    Each index comes once per epoch; a batch may span two epochs. The state is two integers.
 
     The CPU makes the orders, a block of whole epochs at a time, and copies them to the device of `indices` once per
     block: a step costs one slice, and only the first step of a block waits for the device.
@@ -25,26 +24,21 @@ class IndexStream:
     Example: `IndexStream(torch.arange(1437), batch=30, seed=0).next()` has shape (30,).
     """
 
-    def __init__(self, indices: Tensor, batch: int, seed: int, rank: int = 0, world: int = 1) -> None:
+    def __init__(self, indices: Tensor, batch: int, seed: int) -> None:
         if indices.ndim != 1 or not len(indices):
             raise AggMatchError(f"A stream needs a list of indices, not empty, got shape {tuple(indices.shape)}.")
         if batch < 1:
             raise AggMatchError(f"A batch must hold at least 1 index, got {batch}.")
         if seed < 0:
             raise AggMatchError(f"The seed of a stream must be at least 0, got {seed}.")
-        if not 0 <= rank < world:
-            raise AggMatchError(f"The rank of a stream must be in [0, {world - 1}], got {rank}.")
         self.indices, self.batch, self.seed = indices, batch, seed
-        self.rank, self.world = rank, world
         self.epochs = -(-BLOCK // len(indices))
         self._block = 0
         self._position = 0
         self._order = self._make(0)
 
     def next(self) -> Tensor:
-        """Return this process's part of the next batch, (batch,), on the device of `indices`. Do not write to it."""
-        skipped = self.rank * self.batch
-        self._advance(skipped)
+        """Return the next batch, (batch,), on the device of `indices`. Do not write to it."""
         parts = []
         missing = self.batch
         while missing:
@@ -52,7 +46,6 @@ class IndexStream:
             parts.append(part)
             missing -= len(part)
             self._advance(len(part))
-        self._advance((self.world - 1) * self.batch - skipped)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def state_dict(self) -> dict[str, int]:
@@ -70,9 +63,9 @@ class IndexStream:
         self._block, self._position = block, position
 
     def _advance(self, count: int) -> None:
-        skipped, self._position = divmod(self._position + count, len(self._order))
-        if skipped:
-            self._block += skipped
+        self._position += count
+        if self._position == len(self._order):
+            self._block, self._position = self._block + 1, 0
             self._order = self._make(self._block)
 
     def _make(self, block: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Notices that another process of a run has stopped, also while this one waits for it inside an operation on a GPU.
 
 Every process writes a growing number to a store that all share, and watches the number of the next process. The first
-report of a stopped process is written to the store too, where all read it. Time is counted in looks, not read from a
+report of a stopped process is written to the store too, where all read it. Time is counted in checks, not read from a
 clock: if all processes are suspended together, none of them counts as stopped when they continue.
 """
 
@@ -45,9 +45,9 @@ class Heartbeat(Thread):
         self.report = ""
         """Which process has stopped, and what to do; empty while none has."""
         self.last = b""
-        """Sign of life of the next process at the last look."""
+        """Sign of life of the next process at the last check."""
         self.silent = self.unanswered = 0
-        """Looks without a new sign of life of the next process, and without an answer of the store."""
+        """Checks without a new sign of life of the next process, and without an answer of the store."""
         self.talking = Thread(target=self.talk, daemon=True, name="signs of life")
         store.set(f"host/{rank}", socket.gethostname())
         store.set(f"beat/{rank}", "0")

@@ -24,7 +24,7 @@ from aggmatch.validate import InvalidValue
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun sets in the environment of every process."""
 POLL = 0.02
-"""Seconds between two looks at the store while a process waits for another one."""
+"""Seconds between two checks of the store while a process waits for another one."""
 LONGEST = timedelta(hours=2)
 """Longest wait for another process in an operation, such as while process 0 saves; stopped ones are noticed earlier."""
 

@@ -13,10 +13,10 @@ from aggmatch.errors import AggMatchError
 from aggmatch.experiments.planned import PlannedRun
 from aggmatch.methods import load_method
 from aggmatch.registry import short_name
-from aggmatch.runs.stats import at_least_as_good
+from aggmatch.runs.stats import at_least_as_good, group_by
 from aggmatch.runs.stored import StoredRun
 from aggmatch.settings import RunSettings, resolve_quick
-from aggmatch.storage.files import write_atomically
+from aggmatch.storage.files import write_texts
 from aggmatch.tables import Table, mean_and_deviation
 
 SAME = " (frozen features)"
@@ -94,10 +94,7 @@ def compare(runs: Sequence[StoredRun]) -> Table:
     A fold that a method lacks is an empty cell. Runs on frozen features also give the rows of the classic learners that
     they measured on the same features and labels. The title names data set, labels, steps, network and hardware.
     """
-    by_method: dict[str, list[StoredRun]] = {}
-    for run in runs:
-        if run.finished:
-            by_method.setdefault(run.method, []).append(run)
+    by_method = group_by((run for run in runs if run.finished), lambda run: run.method)
     finished = [run for members in by_method.values() for run in members]
     if not finished:
         raise AggMatchError("There is nothing to compare: no run finished.")
@@ -139,7 +136,4 @@ def recommend(table: Table) -> str | None:
 def write(table: Table, out: Path) -> list[Path]:
     """Write a comparison as `comparison.csv`, `.json` and `.md`, and return the paths."""
     contents = {"csv": table.csv(), "json": table.json() + "\n", "md": f"{table.title}\n\n{table.markdown()}"}
-    paths = [out / f"comparison.{suffix}" for suffix in contents]
-    for path, content in zip(paths, contents.values(), strict=True):
-        write_atomically(path, content.encode())
-    return paths
+    return write_texts(out, {f"comparison.{suffix}": text for suffix, text in contents.items()})

@@ -19,6 +19,7 @@ from aggmatch.experiments.reproduce import Plan, describe_missing
 from aggmatch.methods import build_modules, load_method
 from aggmatch.models import parameter_count
 from aggmatch.registry import short_name
+from aggmatch.runs.stats import group_by
 from aggmatch.settings import RunSettings
 from aggmatch.tables import Table, duration, plural
 from aggmatch.training.trainer import Trainer
@@ -161,15 +162,12 @@ def list_runs(plan: Plan) -> Table:
     if left:
         steps = sum(run.steps_left for run in left)
         note = f"{len(left)} of {len(plan.runs)} runs to train, {steps:,} steps. {describe_missing(plan.runs)}".rstrip()
-    return without_empty(Table(columns, rows, plan.table.heading, [note]))
+    return Table(columns, rows, plan.table.heading, [note]).without_empty()
 
 
 def estimate(plan: Plan, paces: Mapping[str, StepPace], at_once: int = 1) -> Table:
     """List how long the unfinished runs take, by kind; the notes give the sum and the source of the numbers."""
-    left: dict[str, list[PlannedRun]] = {}
-    for run in plan.runs:
-        if not run.finished:
-            left.setdefault(kind(run.settings), []).append(run)
+    left = group_by((run for run in plan.runs if not run.finished), lambda run: kind(run.settings))
     seconds = {name: sum(run.steps_left for run in runs) * paces[name].seconds for name, runs in left.items()}
     rows = []
     for name, runs in left.items():
@@ -185,11 +183,4 @@ def estimate(plan: Plan, paces: Mapping[str, StepPace], at_once: int = 1) -> Tab
     total = f"About {duration(sum(seconds.values()))} one after the other on {hardware(device)}.{shared}"
     origins = Counter(paces[name].origin for name, runs in left.items() for _ in runs)
     sources = [f"- {origin} ({plural(count, 'run')})" for origin, count in origins.items()]
-    return without_empty(Table(columns, rows, notes=[f"{total} The estimate comes from", *sources]))
-
-
-def without_empty(table: Table) -> Table:
-    """The table without empty columns."""
-    full = [number for number in range(len(table.columns)) if any(row[number] not in ("", None) for row in table.rows)]
-    columns, rows = [table.columns[number] for number in full], [[row[number] for number in full] for row in table.rows]
-    return replace(table, columns=columns, rows=rows)
+    return Table(columns, rows, notes=[f"{total} The estimate comes from", *sources]).without_empty()

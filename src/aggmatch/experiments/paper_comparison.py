@@ -10,9 +10,9 @@ from aggmatch.config import flatten
 from aggmatch.experiments.paper import Cell, PaperTable
 from aggmatch.experiments.reproduce import Plan, PlannedCell
 from aggmatch.experiments.results_table import Group, Reader, group_runs, read_class
-from aggmatch.runs.stats import Length, Median, departures, describe_counts, describe_departures, likeness
+from aggmatch.runs.stats import Length, Median, departures, describe_counts, describe_departures, group_by, likeness
 from aggmatch.runs.stored import StoredRun
-from aggmatch.storage.files import make_folder, write_atomically
+from aggmatch.storage.files import write_texts
 from aggmatch.tables import Table, mean_and_deviation, plural, show_mean
 
 MARKS = "†‡§¶"
@@ -148,11 +148,7 @@ class Filled:
             "csv": long.csv(),
             "json": long.json() + "\n",
         }
-        make_folder(out)
-        paths = [out / f"{self.table.name}.{suffix}" for suffix in contents]
-        for path, content in zip(paths, contents.values(), strict=True):
-            write_atomically(path, content.encode())
-        return paths
+        return write_texts(out, {f"{self.table.name}.{suffix}": text for suffix, text in contents.items()})
 
 
 def describe_folds(folds: int, length: Length) -> str:
@@ -169,9 +165,7 @@ def fill(plan: Plan, runs: Sequence[StoredRun], *, any_length: bool) -> Filled:
     any_length: whether a run may have another number of steps than planned. If runs of one cell went unequally far,
     only the longest count, and unfinished runs count only if none is finished.
     """
-    known: dict[str, list[StoredRun]] = {}
-    for run in runs:
-        known.setdefault(likeness(run.settings), []).append(run)
+    known = group_by(runs, lambda run: likeness(run.settings))
     found = {(own.cell.row, own.cell.column): fill_cell(own, known, any_length) for own in plan.cells}
     return Filled(plan.table, {place: ours for place, ours in found.items() if ours})
 

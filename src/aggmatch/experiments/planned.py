@@ -1,17 +1,16 @@
-"""Runs that an experiment needs: which exist already, and training the others."""
+"""Runs that an experiment needs: which of them exist already, and what can happen to the others."""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
 from glob import escape
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from aggmatch.config import Layer, Settings
 from aggmatch.errors import AggMatchError
-from aggmatch.registry import is_code
 from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder, run_name
 from aggmatch.runs.stored import StoredRun, read_run
@@ -94,17 +93,15 @@ class Failure:
     reason: str
 
 
-def train_in_turn(runs: Sequence[PlannedRun], follow: Follow) -> Iterator[Failure]:
-    """Train the unfinished runs one after the other; yield those that fail and go on with the others."""
-    for run in runs:
-        try:
-            run.complete(follow)
-        except AggMatchError as error:
-            yield Failure(run, str(error))
-        except Exception as error:  # of code from elsewhere; an exit of the command line passes
-            if hasattr(error, "exit_code") or not any(map(is_code, parts_named(run.settings.to_dict()))):
-                raise
-            yield Failure(run, f"{type(error).__name__}: {error}")
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a run."""
+
+    run: PlannedRun
+    what: Literal["started", "logged", "interrupted", "finished", "stopped"]
+    """Interrupted: its machine was lost; it starts again from its newest checkpoint."""
+    record: Mapping[str, Any] | None = None
+    """The new line of the log, if it was logged."""
 
 
 def collect(runs: Sequence[PlannedRun]) -> list[StoredRun]:

@@ -7,8 +7,7 @@ from rich.progress import Progress, TaskID
 from rich.text import Text
 
 from aggmatch.console import RunProgress, bar_columns, every_second, say, stdout
-from aggmatch.experiments.parallel import Event
-from aggmatch.experiments.planned import Failure, PlannedRun
+from aggmatch.experiments.planned import Event, Failure, PlannedRun
 
 ENDS = ("interrupted", "finished", "stopped")
 """Events after which a run does not train, or not until it starts again."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import short_name
-from aggmatch.runs.stats import Length, departures, describe_counts, likeness
+from aggmatch.runs.stats import Length, departures, describe_counts, group_by, likeness
 from aggmatch.runs.stored import StoredRun
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.tables import Table, mean_and_deviation, show_mean
@@ -96,9 +96,7 @@ def group_runs(runs: Sequence[StoredRun]) -> list[Group]:
 
 def make_group(length: Length, runs: Sequence[StoredRun]) -> Group:
     """The group of equally long runs of one configuration; of several runs of one fold, it shows the most complete."""
-    by_fold: dict[int, list[StoredRun]] = {}
-    for run in runs:
-        by_fold.setdefault(run.settings.data.fold, []).append(run)
+    by_fold = group_by(runs, lambda run: run.settings.data.fold)
     shown = {fold: max(same_fold, key=lambda run: run.completeness) for fold, same_fold in sorted(by_fold.items())}
     return Group(length, shown, [run for run in runs if run not in shown.values()])
 

@@ -72,9 +72,16 @@ class FeatureStore:
         missing = [key for key, entry in found.items() if entry is None]
         arrays = {key: entry["features"] for key, entry in found.items() if entry is not None}
         if missing:
+            done, total = 0, len(missing) * len(images.first)
             with following(progress, "Computing features", "images") as report:
-                for round_, key in enumerate(missing):
-                    arrays[key] = self.compute(pixels, images, *key, Part(report, round_, len(missing)))
+
+                def add(count: int) -> None:
+                    nonlocal done
+                    done += count
+                    report(done, total)
+
+                for key in missing:
+                    arrays[key] = self.compute(pixels, images, *key, add)
                     self.cache.store(self.key(images, *key), {"features": arrays[key]})
         stacked = {
             name: np.stack([arrays[name, number][images.position] for number in range(count)], 1)
@@ -93,9 +100,9 @@ class FeatureStore:
         return repr(("features", *self.origin, images.digest, name, making))
 
     def compute(
-        self, pixels: Tensor, images: "Distinct", name: str, number: int, report: "Part"
+        self, pixels: Tensor, images: "Distinct", name: str, number: int, add: Callable[[int], None]
     ) -> NDArray[np.float16]:
-        """Return the features of one view of each distinct image."""
+        """Return the features of one view of each distinct image. add: called with the number of further images."""
         batches = images.first.split(batch_of(self.network, pixels))
 
         def embed(position: int) -> NDArray[np.float16]:
@@ -103,7 +110,7 @@ class FeatureStore:
             generator = torch.Generator(self.device).manual_seed(int.from_bytes(seed))
             view = self.augment(name, pixels[batches[position]].to(self.device), generator)
             features: NDArray[np.float16] = self.network.embed(view).half().cpu().numpy()
-            report.add(len(features), len(images.first))
+            add(len(features))
             return features
 
         return np.concatenate(in_parallel(embed, len(batches), self.device))
@@ -153,15 +160,3 @@ class Distinct:
         """Which of the distinct images each of the N images is."""
         self.digest = hashlib.blake2b(digests.tobytes() + repr(pixels.shape[1:]).encode(), digest_size=16).hexdigest()
         """Hash of their content."""
-
-
-class Part:
-    """Progress of one of several equal rounds."""
-
-    def __init__(self, report: Progress, round_: int, rounds: int) -> None:
-        self.report, self.round, self.rounds, self.done = report, round_, rounds, 0
-
-    def add(self, count: int, total: int) -> None:
-        """Count further images of this round, which has `total`."""
-        self.done += count
-        self.report(self.round * total + self.done, self.rounds * total)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from aggmatch.errors import AggMatchError
 from aggmatch.inference.model import TrainedModel
-from aggmatch.storage.files import SEAL, digest
+from aggmatch.storage.files import SEAL, digest, read_bytes
 
 if TYPE_CHECKING:
     import onnx
@@ -82,10 +82,7 @@ def read_onnx(path: str | Path) -> bytes:
 
     Example: `onnxruntime.InferenceSession(read_onnx("model.onnx"))`.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
+    data = read_bytes(Path(path))
     end = len(data) - len(seal(b""))
     if end < 0 or data[end:] != seal(data[:end]):
         raise AggMatchError(f"{path} is corrupt, or not a file of `aggmatch export`. Export the model again.")

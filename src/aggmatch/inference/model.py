@@ -93,10 +93,7 @@ class TrainedModel:
         Example: `model.classes[model.predict("photo.jpg").argmax()]`.
         """
         if not isinstance(images, Tensor):
-            from aggmatch.inference.inputs import listed, pixel_batches
-
-            parts = pixel_batches(listed(images), self.side, self.network.channels)
-            return torch.cat([self.predict(part) for part in parts])
+            return torch.cat([self.predict(part) for part in self.scaled(images)])
         check_images(images)
         shape, wanted = tuple(images.shape[1:]), (self.network.channels, self.side, self.side)
         if shape != wanted:
@@ -112,15 +109,18 @@ class TrainedModel:
         images: see `predict`. Example: `LogisticRegression().fit(model.features(files), labels)`.
         """
         if not isinstance(images, Tensor):
-            from aggmatch.inference.inputs import listed, pixel_batches
-
-            parts = pixel_batches(listed(images), self.side, self.network.channels)
-            return torch.cat([self.features(part) for part in parts])
+            return torch.cat([self.features(part) for part in self.scaled(images)])
         if self.network.frozen is not None:
             from aggmatch.features.store import embed_all
 
             return embed_all(self.network, images)
         return learned_features(self.network, images, self.settings.runtime.threads)
+
+    def scaled(self, images: "ImagesLike") -> Iterator[Tensor]:
+        """Yield batches of uint8 images (B, C, side, side)."""
+        from aggmatch.inference.inputs import listed, pixel_batches
+
+        return pixel_batches(listed(images), self.side, self.network.channels)
 
     def predict_files(self, files: Sequence[Path]) -> Iterator[tuple[Path, Tensor]]:
         """Yield each file that can be read with its class probabilities, (Y,); images are scaled as in training."""

@@ -14,6 +14,7 @@ from aggmatch.augment.views import Augmenter
 from aggmatch.config import Changes
 from aggmatch.data import DataSet, Images, Split, is_own_images
 from aggmatch.data.images import UNKNOWN
+from aggmatch.data.own.images import read_unsorted
 from aggmatch.data.registry import has_test_folder, load_for
 from aggmatch.data.splits import read_content
 from aggmatch.devices import choose_device
@@ -67,8 +68,6 @@ def pool_of_folder(settings: RunSettings) -> Pool:
 
     settings: as `resolve` makes them for the folder. Raises an `AggMatchError` if no pretrained weights are installed.
     """
-    from aggmatch.data.own.images import read_unsorted
-
     data, runtime = settings.data, settings.runtime
     if settings.train.backbone == "scratch":
         raise AggMatchError(

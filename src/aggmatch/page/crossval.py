@@ -25,7 +25,7 @@ SHARE = 3
 """A model of cross-validation is trained for 1 / SHARE of the steps of the run."""
 REPEATS = 3
 FEWEST = 50
-"""Labels below which nothing is said about twice as many: with 40, 3 of 20 answers were wrong by 4 to 9 points."""
+"""With fewer labels, no gain is estimated: with 40 of them, 3 of 20 estimates were wrong by 4 to 9 points."""
 
 
 class Again(Trainer):

@@ -4,7 +4,6 @@ A page names an image by its id, never by a path. The id is a hash of the path r
 the same when the server starts again.
 """
 
-import hashlib
 import io
 import os
 import time
@@ -18,6 +17,7 @@ from aggmatch.data.own.folder import find_images, test_folder
 from aggmatch.errors import AggMatchError
 from aggmatch.storage.annotations import file_name
 from aggmatch.storage.cache import PART, keep_newest
+from aggmatch.storage.files import digest
 
 THUMBNAIL, PHOTO = 256, 1280
 """Longer sides in pixels of the pictures in the grid and in the single view."""
@@ -29,7 +29,7 @@ FRESH = 3.0
 
 def image_id(name: str) -> str:
     """Return the id of the image with this path relative to the folder."""
-    return hashlib.blake2b(os.fsencode(file_name(name)), digest_size=8).hexdigest()
+    return digest(os.fsencode(file_name(name)))
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Index:
     shown: dict[str, str] = field(default_factory=dict)
     """Path in printable characters → id."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Id → why the file is not an image, as far as it was opened."""
+    """Id → why the file is not an image, for files that were opened."""
     warnings: list[str] = field(default_factory=list)
     """What was noticed when the folder was read."""
     scanned: float = float("-inf")
@@ -92,8 +92,7 @@ class Thumbnails:
     """
 
     def __init__(self, cache: Path, root: Path) -> None:
-        digest = hashlib.blake2b(os.fsencode(root.resolve()), digest_size=8).hexdigest()
-        self.folder = cache / digest
+        self.folder = cache / digest(os.fsencode(root.resolve()))
         if self.folder.exists():
             keep_newest(cache, LIMIT, self.folder)
 

@@ -50,7 +50,7 @@ def bind(host: str, ports: "range | list[int]") -> socket.socket:
 
 
 def gone(request: Request, error: Exception) -> Response:
-    """Return what nobody hears: the client went away while it sent its request. Not worth an error in the log."""
+    """Return the response to a client that disconnected while it sent its request, which is no error to log."""
     return Response(status_code=400)
 
 

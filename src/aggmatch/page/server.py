@@ -1,6 +1,5 @@
 """The label page over HTTP. Requests name images by id; what they change is on the disk before the answer."""
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from aggmatch.page.index import PHOTO, jpeg
 from aggmatch.page.listen import gone
 from aggmatch.page.project import ConflictError, Project
 from aggmatch.page.security import Access, Guard
+from aggmatch.storage.files import digest
 
 STATIC = Path(__file__).with_name("static")
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -47,7 +47,7 @@ def make_app(project: Project, access: Access) -> Starlette:
         Route("/api/list/{name}", page.list_images),
         Route("/api/image/{key}", page.image),
         Route("/api/event", page.posted(page.event), methods=["POST"]),
-        Route("/api/undo", page.posted(page.undo), methods=["POST"]),
+        Route("/api/undo", page.posted(project.undo), methods=["POST"]),
         Route("/api/import", page.posted(page.import_labels), methods=["POST"]),
         Route("/api/train", page.posted(page.train), methods=["POST"]),
         Route("/api/stop", page.posted(page.stop), methods=["POST"]),
@@ -120,7 +120,7 @@ class Page:
                 raise HTTPException(404, "The file is gone.") from None
             self.project.index.unreadable[key] = why
             raise HTTPException(422, f"The file cannot be read: {why}.") from None
-        tag = f'"{hashlib.blake2b(data, digest_size=8).hexdigest()}"'
+        tag = f'"{digest(data)}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag, **CACHED})
         return Response(data, media_type="image/jpeg", headers={"etag": tag, **CACHED})
@@ -200,10 +200,6 @@ class Page:
         if body.get("event") == "undo":
             raise AggMatchError("An undo is not an event here. Send it to /api/undo.")
         self.project.add(body)
-
-    def undo(self, body: dict[str, Any]) -> str:
-        """Take back the last event."""
-        return self.project.undo(body)
 
     def import_labels(self, body: dict[str, Any]) -> None:
         """Take over labels that are in the folder."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +20,16 @@ from torch import Tensor
 from aggmatch.augment.settings import ViewSettings
 from aggmatch.config import Layer
 from aggmatch.console import TimeLeft
-from aggmatch.data import load
+from aggmatch.data import load_for
+from aggmatch.data.own.decode import printable
+from aggmatch.data.own.pixels import decode_all
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import predict
 from aggmatch.features.active import find_doubts, suggest
 from aggmatch.features.store import PLAIN
 from aggmatch.inference.pool import pretrained_store
 from aggmatch.methods import load_method
+from aggmatch.methods.base import Explainer
 from aggmatch.page.crossval import cross_validate, gain_of_doubling
 from aggmatch.page.estimate import Estimate, judge
 from aggmatch.page.result import Doubtful, Result, Round, write_json
@@ -38,9 +41,6 @@ from aggmatch.storage.files import cache_folder
 from aggmatch.tables import duration
 from aggmatch.training.inputs import FeatureInputs
 from aggmatch.training.run import Run, start
-
-if TYPE_CHECKING:
-    from aggmatch.methods.base import Explainer
 
 PAUSE = 0.25
 """Seconds between two writes of the status."""
@@ -54,7 +54,7 @@ EXPLAINED_BY = 8
 """K."""
 BATCH = 500
 FEWEST = 5
-"""Labels that were left out, below which an accuracy is not worth showing."""
+"""Fewest predictions of left-out labels from which an accuracy is estimated."""
 
 
 class Status:
@@ -116,9 +116,6 @@ def prepare(settings: RunSettings, pixels: Tensor, names: list[str], out: Path) 
 
 def read_pixels(settings: RunSettings, files: list[str]) -> tuple[Tensor, list[str]]:
     """Return the pixels of the files that can be read, and their paths."""
-    from aggmatch.data.own.decode import printable
-    from aggmatch.data.own.pixels import decode_all
-
     root = Path(settings.data.name)
     cache = Cache(cache_folder(settings.runtime.cache_dir) / "images")
     pixels, kept = decode_all([root / file for file in files], settings.data.side, 3, root=root, cache=cache)
@@ -130,16 +127,9 @@ def read_pixels(settings: RunSettings, files: list[str]) -> tuple[Tensor, list[s
 
 def train(settings: RunSettings, folder: Round, history: Path, status: Status) -> None:
     """Train on the labels of a round and write its result; then check it by cross-validation."""
-    data = settings.data
     status.stage("Reading")
-    images = load(
-        data.name,
-        side=data.side,
-        holdout=data.holdout,
-        labels_file=data.labels_file,
-        cache_dir=settings.runtime.cache_dir,
-    )
-    run = start(settings, folder.run, data=images)
+    data = load_for(settings.data, settings.runtime.data_dir, cache_dir=settings.runtime.cache_dir)
+    run = start(settings, folder.run, data=data)
     report = status.stage("Training")
     for record in run.train():
         report(record["step"], settings.train.steps)
@@ -171,7 +161,7 @@ def make_result(run: Run, features: Tensor | None) -> Result:
     return Result(list(run.data.classes), list(images.names), probs, consensus, order, len(labeled), why)
 
 
-def explain_all(run: Run, inputs: Tensor, explainer: "Explainer") -> dict[str, NDArray[Any]]:
+def explain_all(run: Run, inputs: Tensor, explainer: Explainer) -> dict[str, NDArray[Any]]:
     """Return consensus, votes and the stored examples with most weight, for all images; see `Result.why`."""
     network, examples = run.state.online.eval(), explainer.examples()
     held, device = examples.probs.argmax(1), run.state.device

@@ -216,7 +216,7 @@ def table(why: Explanation, data: DataSet) -> Table:
 
 
 def percent(share: float) -> str:
-    """A share in percent with two digits that are not zero, as one of thousands is far below 1 %."""
+    """A share in percent with two significant digits: the share of one of thousands is far below 1 %."""
     return f"{100 * share:.0f}" if share >= 0.1 else f"{100 * share:#.2g}"
 
 

@@ -47,7 +47,7 @@ from aggmatch.runs.stored import StoredRun
 PHONE = 3.75
 """Inches that a phone shows without scaling: no plot is wider."""
 LETTER = 0.075
-"""Width of a letter of a legend or heading, in inches, about."""
+"""Approximate width in inches of a letter in a legend or heading."""
 MANY = 20
 """More classes than this are not named one by one."""
 LINE = 1.15
@@ -253,7 +253,7 @@ def pairs_of(run: StoredRun, classes: Sequence[str]) -> list[tuple[int, int]]:
 def name_classes(axes: Axes, classes: Sequence[str], side: float = 2.0) -> None:
     """Write the names of the classes along two sides of a heat map, unless there are too many to read.
 
-    side: height and width of the map in inches, about. Letters are small enough that names do not overlap.
+    side: approximate height and width of the map in inches. Letters are small enough that names do not overlap.
     """
     size = min(72 * side / len(classes) / LINE, 8)
     names = short_names(classes) if len(classes) <= MANY and size >= SMALLEST else []

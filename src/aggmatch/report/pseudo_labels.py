@@ -68,9 +68,14 @@ def explains(run: StoredRun) -> bool:
     return load_method(run.settings.method_name).explains
 
 
+def with_snapshots(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """The first run of each group, if it has snapshots."""
+    return [run for run in first_of_groups(runs) if run.snapshots]
+
+
 def explained_runs(runs: Sequence[StoredRun]) -> list[StoredRun]:
-    """The first run of each group that has snapshots and can explain its pseudo labels."""
-    return [run for run in first_of_groups(runs) if run.snapshots and explains(run)]
+    """The first run of each group, if it has snapshots and can explain its pseudo labels."""
+    return [run for run in with_snapshots(runs) if explains(run)]
 
 
 def no_snapshots(run: StoredRun) -> str:

@@ -34,8 +34,11 @@ def test_images(run: StoredRun) -> int | None:
 
 
 def test_images_changed(run: StoredRun) -> bool:
-    """Whether the test images are not those that the run was tested on."""
-    return run.drawn.get("test_fingerprint") not in (None, run.data().test_fingerprint)
+    """Whether the test images are not those that the run was tested on; False if its data set cannot be read."""
+    try:
+        return run.drawn.get("test_fingerprint") not in (None, run.data().test_fingerprint)
+    except AggMatchError:
+        return False
 
 
 def correct(accuracy: float | None, images: int | None) -> int | None:
@@ -67,7 +70,8 @@ def verdict(run: StoredRun) -> str:
     interval = interval_of(run.accuracy, images)
     sure = f" (95 % interval {interval})" if interval else ""
     who = "it" if own else f"after step {run.length.steps:,} its {NETWORKS[run.settings.train.evaluated]}"
-    sentence = f"{state}: {who} is right on {run.accuracy:.2f} % {of_images(images)}{sure}{since(run)}."
+    since = ", which have changed since" if test_images_changed(run) else ""
+    sentence = f"{state}: {who} is right on {run.accuracy:.2f} % {of_images(images)}{sure}{since}."
     precision = run.pseudo_labels("precision")
     if precision is None:
         return sentence
@@ -75,14 +79,6 @@ def verdict(run: StoredRun) -> str:
     if run.finished:
         return f"{sentence} At the end, {share} it learned from were right."
     return f"{sentence} At present, {share} it learns from are right."
-
-
-def since(run: StoredRun) -> str:
-    """Words after the accuracy of a run whose test images have changed; empty otherwise and without the data set."""
-    try:
-        return ", which have changed since" if test_images_changed(run) else ""
-    except AggMatchError:
-        return ""
 
 
 def of_images(count: int | None) -> str:

@@ -11,6 +11,8 @@ from PIL import Image
 from scipy.stats import binomtest
 
 from aggmatch.data import Images, is_own_images
+from aggmatch.data.own.decode import read_thumbnail
+from aggmatch.data.own.images import original_file
 from aggmatch.devices import choose_device, hardware
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import Evaluation, evaluate
@@ -254,9 +256,6 @@ def original(data: str, images: Images, position: int, cache_dir: str | None = N
     """Return the photo of an image of your own, small; None if there is none or it cannot be read."""
     if not is_own_images(data):
         return None
-    from aggmatch.data.own.decode import read_thumbnail
-    from aggmatch.data.own.images import original_file
-
     file = original_file(data, images.names[position] if images.names else "", cache_dir)
     try:
         return read_thumbnail(file) if file else None

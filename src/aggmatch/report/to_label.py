@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aggmatch.errors import AggMatchError
 from aggmatch.features.active import suggest
-from aggmatch.inference.pool import pool_of_run
+from aggmatch.inference.pool import Pool, pool_of_run
 from aggmatch.report.contact_sheet import Picture
 from aggmatch.report.test_results import thumbnail
 from aggmatch.runs.stored import StoredRun
@@ -40,15 +40,13 @@ def find_to_label(run: StoredRun) -> ToLabel | None:
     assert pool.probs is not None, "a run has predictions"
     chosen = suggest(pool.features, pool.labeled.tolist(), SHOWN, probs_NY=pool.probs)
     pictures = [
-        Picture(
-            pool.images.call(position),
-            thumbnail(pool.settings.data.name, pool.images, position, pool.settings.runtime.cache_dir),
-            (
-                f"{pool.classes[int(probs.argmax())]}?",
-                f"{float(probs.max()):.2f}",
-                Path(pool.images.call(position)).name,
-            ),
-        )
+        picture(pool, position, f"{pool.classes[int(probs.argmax())]}?", f"{float(probs.max()):.2f}")
         for position, probs in zip(chosen, pool.probs[chosen], strict=True)
     ]
     return ToLabel(pictures, shlex.join(["aggmatch", "suggest", str(run.path)])) if pictures else None
+
+
+def picture(pool: Pool, position: int, *lines: str) -> Picture:
+    """Return an image of a pool; below it stand these lines, and then the name of its file."""
+    name, data, cache_dir = pool.images.call(position), pool.settings.data.name, pool.settings.runtime.cache_dir
+    return Picture(name, thumbnail(data, pool.images, position, cache_dir), (*lines, Path(name).name))

@@ -8,33 +8,32 @@ from itertools import pairwise
 from typing import Any
 
 from aggmatch.data import is_own_images
-from aggmatch.errors import AggMatchError
 from aggmatch.methods import load_method
 from aggmatch.recipes import NAMED
 from aggmatch.report.summary import accuracies, test_images, test_images_changed
 from aggmatch.report.test_results import accepted, known_predictions
 from aggmatch.runs.stats import conditions, grouped, mean_and_spread, recipe_of, wilson
 from aggmatch.runs.stored import StoredRun
-from aggmatch.tables import plural
+from aggmatch.tables import plural, some_of
 
 PRECISION_LOSS = 0.05
-"""Loss of pseudo-label precision, as a share of one, above which it counts as falling."""
+"""Precision of pseudo labels, from 0 to 1, counts as falling if it loses more than this."""
 AVERAGE_LAG = 2.0
 """Points by which the averaged network must be behind the trained one for a warning."""
 PERIODS = 10
 """Parts of the log whose mean precisions are compared, so that the noise of single lines does not count."""
 SURE, RIGHT = 0.6, 0.4
-"""Coverage of pseudo labels from which, and precision below which, a method is sure before it is right."""
+"""A method is sure before it is right if coverage is at least the first and precision below the second."""
 TOLD_APART = 0.7
 """AUC from which the weight tells right from wrong pseudo labels."""
 COLLAPSED = 3
-"""Multiple of its even share from which a class has too many of the pseudo labels."""
+"""A class has too many of the pseudo labels if its share is at least this many times an even share."""
 CONFIDENT = (0.9, 0.95, 0.99)
 """Confidences that people rely on."""
 TRUST_GAP = 0.1
-"""Share of wrong ones among confident predictions, beyond what the confidence admits, from which it is a warning."""
+"""How far the share of right predictions may be below their confidence without a warning."""
 FEW = 5
-"""Fewest test images of which a share means anything."""
+"""Fewest test images for which a share is meaningful."""
 LISTED = 8
 """Number of classes or rings that are listed by name; the rest is counted."""
 
@@ -97,10 +96,7 @@ def unfinished(run: StoredRun) -> RunWarning | None:
 
 def changed_test_images(run: StoredRun) -> RunWarning | None:
     """The test images are not those of the run, so that its numbers and those computed now differ."""
-    try:
-        if not test_images_changed(run):
-            return None
-    except AggMatchError:  # without the data set nothing is computed now
+    if not test_images_changed(run):
         return None
     return RunWarning(
         "The test images have changed since training",
@@ -124,7 +120,7 @@ def weak_classes(run: StoredRun) -> RunWarning | None:
         return None
     return RunWarning(
         "Some classes are hardly recognised" if len(weak) > 1 else "A class is hardly recognised",
-        f"{listed(texts)}; the mean over classes is {mean:.2f} %.",
+        f"{some_of(texts, LISTED)}; the mean over classes is {mean:.2f} %.",
         "The overall accuracy hides this. See below which classes they are mistaken for, check the labels of both, and "
         "label a few more images of them.",
     )
@@ -255,7 +251,7 @@ def unfilled_memory(run: StoredRun) -> RunWarning | None:
     return RunWarning(
         "Part of the queue never filled",
         f"Each class has a ring of {slots[0]} slots, but {len(short)} of {len(fill)} ended with fewer images: "
-        f"{listed(short)}.",
+        f"{some_of(short, LISTED)}.",
         "Few images of these classes were predicted with confidence, so pseudo labels rest on few examples. Use fewer "
         "slots or a lower threshold (method.slots, method.threshold), or train longer.",
     )
@@ -297,13 +293,8 @@ def below_baseline(condition: str, members: Sequence[StoredRun]) -> RunWarning |
         return None
     return RunWarning(
         "Unlabelled images did not help",
-        f"On {condition}, training on the labels alone reaches {mean_and_spread(floor)}, more than {listed(worse)}.",
+        f"On {condition}, training on the labels alone reaches {mean_and_spread(floor)}, more than "
+        f"{some_of(worse, LISTED)}.",
         "Pseudo labels can do harm, above all with wrong or very uneven labels. Compare their precision below, look at "
         "the labelled images, and repeat on other folds before you draw a conclusion.",
     )
-
-
-def listed(items: Sequence[str]) -> str:
-    """The first items and the number of the others."""
-    rest = len(items) - LISTED
-    return ", ".join(items[:LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -20,7 +20,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from aggmatch.errors import AggMatchError
-from aggmatch.storage.files import SEAL, digest, write_atomically
+from aggmatch.storage.files import SEAL, digest, read_bytes, write_atomically
 
 KEPT = 2
 """Number of checkpoints that a run keeps."""
@@ -119,9 +119,7 @@ def step_of(path: Path) -> int:
 def read(path: Path, advice: str = "") -> Checkpoint:
     """Read a file of tensors and facts; raise an `AggMatchError` if it cannot be read or is corrupt, with advice."""
     try:
-        return unpack(path.read_bytes())
-    except OSError as error:
-        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
+        return unpack(read_bytes(path))
     except ValueError as error:
         raise AggMatchError(f"Cannot read {path}: {error}. {advice}".rstrip()) from None
 

@@ -15,7 +15,17 @@ from aggmatch.config import Changes, Layer, as_layers
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import refuse_code, short_name
 from aggmatch.settings import RunSettings, parts_named, resolve
-from aggmatch.storage.files import SEAL, digest, is_intact, is_part, remove_parts, sealed, write_all, write_atomically
+from aggmatch.storage.files import (
+    SEAL,
+    digest,
+    is_intact,
+    is_part,
+    read_bytes,
+    remove_parts,
+    sealed,
+    write_all,
+    write_atomically,
+)
 from aggmatch.validate import Count, Natural, NonNegative, Percent, parse_json, read_json, require
 
 
@@ -235,7 +245,7 @@ class RunFolder:
         summary: dict[str, Any] = read_json(self.summary, Summary)
         if not is_intact(summary) or (SEAL not in summary and "metrics_digest" in summary):  # they come together
             raise changed_after(self.summary, "the run was finished")
-        if self.metrics.exists() and summary.get("metrics_digest") not in (None, digest(read_file(self.metrics))):
+        if self.metrics.exists() and summary.get("metrics_digest") not in (None, digest(read_bytes(self.metrics))):
             raise changed_after(self.metrics, "the run was finished")
         return {name: value for name, value in summary.items() if name != SEAL}
 
@@ -296,13 +306,5 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 def read_lines(path: Path) -> list[bytes]:
     """Return the lines of a log; a last line that a kill cut short is left out."""
-    *lines, last = read_file(path).split(b"\n")  # complete lines end with a newline
+    *lines, last = read_bytes(path).split(b"\n")  # complete lines end with a newline
     return [*lines, last] if last and is_record(last) else lines
-
-
-def read_file(path: Path) -> bytes:
-    """Return the content of a file."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None

@@ -8,9 +8,9 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from aggmatch.config import differences, flatten
 from aggmatch.settings import CADENCE, RunSettings, resolve
@@ -19,6 +19,8 @@ from aggmatch.tables import plural, show_mean
 if TYPE_CHECKING:
     from aggmatch.runs.stored import StoredRun
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 LAST_EVALUATIONS = 20
 """Number of last evaluations whose median is reported next to the accuracy."""
 NORMAL_QUANTILE = 1.959964
@@ -163,20 +165,22 @@ def describe_departures(changes: Mapping[str, tuple[Any, Any]]) -> str:
 # Groups -----------------------------------------------------------------------------------------------------------
 
 
+def group_by(runs: Iterable[Value], key: Callable[[Value], Key]) -> dict[Key, list[Value]]:
+    """Runs by their keys, both in the order in which they come."""
+    groups: dict[Key, list[Value]] = {}
+    for run in runs:
+        groups.setdefault(key(run), []).append(run)
+    return groups
+
+
 def conditions(runs: "Sequence[StoredRun]") -> "dict[str, list[StoredRun]]":
     """Runs by condition: data set, number of labels and their noise."""
-    parts: dict[str, list[StoredRun]] = {}
-    for run in runs:
-        parts.setdefault(run.condition, []).append(run)
-    return parts
+    return group_by(runs, lambda run: run.condition)
 
 
 def grouped(runs: "Sequence[StoredRun]") -> "dict[str, list[StoredRun]]":
     """Runs that differ only in fold and seed, by a common name."""
-    groups: dict[str, list[StoredRun]] = {}
-    for name, run in zip(group_names(runs), runs, strict=True):
-        groups.setdefault(name, []).append(run)
-    return groups
+    return group_by(runs, dict(zip(runs, group_names(runs), strict=True)).__getitem__)
 
 
 def first_of_groups(runs: "Sequence[StoredRun]") -> "list[StoredRun]":
@@ -259,9 +263,7 @@ def best_pairs(runs: "Sequence[StoredRun]") -> "Iterator[tuple[StoredRun, Stored
     """
     tested = [run for run in runs if run.finished and run.accuracy is not None]
     for members in conditions(tested).values():
-        draws: dict[str, list[StoredRun]] = {}
-        for run in members:
-            draws.setdefault(json.dumps(run.drawn, sort_keys=True), []).append(run)
+        draws = group_by(members, lambda run: json.dumps(run.drawn, sort_keys=True))
         first, *others = max(map(best_of_groups, draws.values()), key=lambda best: (len(best), best[0].accuracy))
         yield from ((first, other) for other in others)
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aggmatch.errors import AggMatchError
+from aggmatch.storage.files import read_bytes, write_all
 
 NOT_SURE, SKIPPED = "not sure", "skip"
 MARKS = (NOT_SURE, SKIPPED)
@@ -198,8 +199,6 @@ class Annotations:
         self.ids: set[object] = set()
         self.problems: list[Problem] = []
         self.state = State()
-        self.version = 0
-        """Grows with every change of the state."""
         self.seen: tuple[int, ...] = ()
         """By what to recognise that another program changed the file."""
         self.refresh()
@@ -216,14 +215,9 @@ class Annotations:
             return False
         if not stamp and not self.path.parent.is_dir():  # a drive that was removed: its labels are not lost
             raise AggMatchError(f"Cannot read {self.path}: its folder is gone. Bring it back to go on.")
-        try:
-            data = self.path.read_bytes() if stamp else b""
-        except OSError as error:
-            raise AggMatchError(f"Cannot read {self.path}: {error.strerror}.") from error
-        self.events, self.problems = parse(data)
+        self.events, self.problems = parse(read_bytes(self.path) if stamp else b"")
         self.ids = {event.get("id") for event in self.events}
         self.state, self.seen = replay(self.events), stamp
-        self.version += 1
         return True
 
     def add(self, event: Event) -> bool:
@@ -250,7 +244,6 @@ class Annotations:
             self.state = replay(self.events)
         else:
             self.state.apply(event)
-        self.version += 1
         return True
 
 
@@ -283,8 +276,7 @@ def append(descriptor: int, line: bytes) -> None:
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         line = b"\n" + line
     try:
-        while line:
-            line = line[os.write(descriptor, line) :]
+        write_all(descriptor, line)
         os.fsync(descriptor)
     except OSError:
         os.ftruncate(descriptor, size)

@@ -141,7 +141,7 @@ def warn_not_stored(folder: Path, error: OSError) -> None:
 def keep_newest(folder: Path, limit: int, kept: Path) -> None:
     """Remove the least recently used entries, files or folders, until the total size is at most `limit` bytes.
 
-    kept: the entry in use, which stays in any case. Entries of other processes that are being written stay, too.
+    kept: the entry in use, which always stays. Entries that other processes are writing stay, too.
     """
     try:
         entries = sorted(((entry.stat().st_mtime, entry) for entry in folder.iterdir()), reverse=True)

@@ -19,7 +19,7 @@ PART = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)\.part")
 SEAL = "digest"
 """The entry of a JSON file that holds the digest of the others."""
 
-# Writing --------------------------------------------------------------------------------------------------------------
+# Reading and writing --------------------------------------------------------------------------------------------------
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -52,6 +52,21 @@ def write_output(path: Path, data: bytes) -> None:
     """Write a file that the user named, and create its folder if there is none."""
     make_folder(path.parent)
     write_atomically(path, data)
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write files of a folder, by name, and create the folder if there is none; return the paths."""
+    for name, text in texts.items():
+        write_output(folder / name, text.encode())
+    return [folder / name for name in texts]
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise AggMatchError(f"Cannot read {path}: {error.strerror}.") from None
 
 
 def refuse_special(path: Path) -> None:

@@ -20,7 +20,7 @@ class Captured:
     fails, a warning gives the reason, and all further calls are ordinary ones.
     """
 
-    def __init__(self, function: Callable[..., None], generator: torch.Generator, *, alone: bool = True) -> None:
+    def __init__(self, function: Callable[..., object], generator: torch.Generator, *, alone: bool = True) -> None:
         self.function, self.generator = function, generator
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None

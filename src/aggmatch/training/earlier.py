@@ -5,6 +5,7 @@ it; and what has changed in a folder of images since.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -16,10 +17,11 @@ from aggmatch.errors import AggMatchError
 from aggmatch.registry import absolute
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.folder import RunFolder
-from aggmatch.runs.unchanged import refuse_changes
 from aggmatch.settings import RunSettings, parts_named
+from aggmatch.storage.files import digest_of
 from aggmatch.tables import plural
 from aggmatch.training.trainer import Trainer
+from aggmatch.validate import read_json
 
 TAKEN = (
     "data.name",
@@ -52,6 +54,34 @@ def resumed_settings(folder: RunFolder, changes: Changes, allow: Iterable[str] =
         changed = {key: pair for key, pair in differing.items() if not key.startswith("runtime.")}
     refuse_changes(folder, changed, "Drop the change, or choose another folder.")
     return settings
+
+
+def check_files(folder: RunFolder, known: Mapping[str, Any]) -> None:
+    """Raise an `AggMatchError` if configuration or split of a run are not those that the facts of a checkpoint name."""
+    before, stored = flatten(known.get("configuration", {})), flatten(folder.read_config(intact=False))
+    changed = {key: (old, stored[key]) for key, old in before.items() if key in stored and stored[key] != old}
+    advice = f"Its newest checkpoint has the old values. Restore {folder.config}, or choose another folder."
+    refuse_changes(folder, changed, advice)
+    split = read_json(folder.split, dict[str, Any])
+    if other := [name for name, digest in known.get("split", {}).items() if digest_of(split.get(name)) != digest]:
+        raise AggMatchError(
+            f"Cannot resume {folder.path}: {', '.join(other)} in {folder.split} changed since the last checkpoint. "
+            f"Restore the file, or start a new run in another folder."
+        )
+
+
+def refuse_changes(folder: RunFolder, changed: Mapping[str, tuple[Any, Any]], advice: str) -> None:
+    """Raise an `AggMatchError` that names changed settings, unless only own images or their table have moved.
+
+    changed: dotted key → (before, now). The split checks whether images and labels are the same.
+    """
+    moved = {
+        "data.name": all(map(is_own_images, map(str, changed.get("data.name", ())))),
+        "data.labels_file": all(changed.get("data.labels_file", ())),
+    }
+    listed = [f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items() if not moved.get(key)]
+    if listed:
+        raise AggMatchError(f"Cannot resume {folder.path}: {'; '.join(listed)}. {advice}")
 
 
 def check_unchanged(folder: RunFolder, settings: RunSettings, data: DataSet | None = None) -> None:
@@ -88,9 +118,8 @@ def check_unchanged(folder: RunFolder, settings: RunSettings, data: DataSet | No
 
 
 def more_or_fewer(difference: int, noun: str) -> str:
-    """Return a change of a number in words: 4 more labels, 1 image fewer."""
-    count = plural(abs(difference), noun).replace("classs", "classes")
-    number, _, thing = count.partition(" ")
+    """Return a change of a number in words: 4 more labels, 1 fewer image."""
+    number, _, thing = plural(abs(difference), noun).partition(" ")
     return f"{number} {'more' if difference > 0 else 'fewer'} {thing}"
 
 

@@ -17,16 +17,15 @@ from aggmatch.data import DataSet, Images, Split, is_own_images, make_split
 from aggmatch.devices import provenance
 from aggmatch.distributed import Processes
 from aggmatch.errors import AggMatchError
-from aggmatch.evaluation import accuracies, evaluate
+from aggmatch.evaluation import evaluate
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint, pack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.log import Log
-from aggmatch.runs.unchanged import check_config, check_split
 from aggmatch.settings import RunSettings
 from aggmatch.signals import signals
 from aggmatch.storage.files import sealed, write_atomically
-from aggmatch.training.earlier import check_unchanged, resumed_settings, stored_backbone, take_networks
+from aggmatch.training.earlier import check_files, check_unchanged, resumed_settings, stored_backbone, take_networks
 from aggmatch.training.meters import Pace, pseudo_label_metrics
 from aggmatch.training.optim import learning_rate
 from aggmatch.training.reading import check_data, located, read_data
@@ -194,8 +193,11 @@ class Run:
         state, inputs = self.state, self.state.inputs
         if not len(inputs.test):
             return {}
-        networks = state.average, state.online
-        return dict(accuracies(state.method, *networks, inputs.test, inputs.labeled, threads=state.threads))
+        networks = {"accuracy_average": state.average, "accuracy_online": state.online}
+        return {
+            name: evaluate(state.method, network, inputs.test, inputs.labeled, threads=state.threads).accuracy
+            for name, network in networks.items()
+        }
 
     def check_finite(self, *, weights: bool = False) -> None:
         """Raise an `AggMatchError` if a logged value or, with `weights`, a weight is not finite.
@@ -354,8 +356,7 @@ def resume(
         raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one there first.")
     latest = checkpoints.load_newest(folder.checkpoints)
     if latest is not None:
-        check_config(folder, latest.facts.get("configuration", {}))
-        check_split(folder, latest.facts.get("split", {}))
+        check_files(folder, latest.facts)
     settings = resumed_settings(folder, changes, allow)
     if data is None:
         settings = located(settings)

@@ -11,8 +11,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.experiments.engines import dispatch
 from aggmatch.experiments.engines.dispatch import MachineLost, RemoteTraining
 from aggmatch.experiments.engines.worker import Message, train_run
-from aggmatch.experiments.parallel import Event
-from aggmatch.experiments.planned import Failure
+from aggmatch.experiments.planned import Event, Failure
 from aggmatch.training.run import Run
 
 

@@ -24,7 +24,7 @@ DIMENSIONS = 32
 
 
 def read_arrays(file: IO[bytes], names: Collection[str], limit: int) -> dict[str, NDArray[Any]]:
-    """Return the arrays with these names, as far as the file has them.
+    """Return the arrays with these names that the file has.
 
     limit: bytes that one array may have. Raises a ValueError for anything that is not a valid file.
     """

@@ -15,10 +15,9 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from aggmatch.data.own.decode import open_regular, printable
-from aggmatch.data.own.pixels import some_of
 from aggmatch.errors import AggMatchError
 from aggmatch.storage.annotations import parse, replay
-from aggmatch.tables import plural
+from aggmatch.tables import plural, some_of
 
 FILE, LABEL = "file", "label"
 DELIMITERS = ",;\t"

@@ -25,10 +25,8 @@ from aggmatch.data.own.decode import DECODER, Budget, decode_stream, open_regula
 from aggmatch.data.rows import as_tensor, fits_in_memory, keep_rows, new_pixels
 from aggmatch.progress import Progress, following
 from aggmatch.storage.cache import Cache
-from aggmatch.tables import plural
+from aggmatch.tables import plural, some_of
 
-NAMED = 3
-"""Number of files that a warning names; it counts the others."""
 FRESH = 2 * 10**9
 """Nanoseconds after a change during which a file may change again without a new time: it is compared by content."""
 DIGEST = 16
@@ -191,9 +189,3 @@ def warn_unreadable(files: Sequence[Path], problems: dict[int, str]) -> None:
         bad = [f"{printable(files[position])} ({problems[position]})" for position in sorted(problems)]
         count, verb = f"{len(bad)} of {plural(len(files), 'file')}", "is" if len(bad) == 1 else "are"
         warnings.warn(f"{count} cannot be read and {verb} left out: {some_of(bad)}.", stacklevel=3)
-
-
-def some_of(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    rest = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from aggmatch.data.images import UNKNOWN, DataSet
-from aggmatch.data.own.pixels import some_of
 from aggmatch.data.splits import Split
-from aggmatch.tables import plural
+from aggmatch.tables import plural, some_of
 
 LISTED = 12
 """Number of classes that the summary lists; it counts the others."""
@@ -31,8 +30,7 @@ def describe(data: DataSet, split: Split | None = None) -> str:
         f"{name}{':' if name[-1:].isdigit() else ''} {count:,}"
         for name, count in zip(data.classes, counts, strict=True)
     ]
-    rest = len(named) - LISTED
-    classes = ", ".join(named[:LISTED]) + (f" and {rest} more classes" if rest > 0 else "")
+    classes = some_of(named, LISTED) + (" classes" if len(named) > LISTED else "")
     test = f"{len(data.test):,} test" if len(data.test) else "no test images"
     return f"{len(named)} classes: {classes}; {len(data.train) - sum(counts):,} unlabelled; {test}"
 

@@ -12,14 +12,13 @@ from typing import Any, Protocol
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.engines.parcels import files_of, pack, remove_old_checkpoints, unpack
 from aggmatch.experiments.engines.worker import Message, Order
-from aggmatch.experiments.parallel import Event
-from aggmatch.experiments.planned import Failure, PlannedRun
+from aggmatch.experiments.planned import Event, Failure, PlannedRun
 from aggmatch.runs.folder import RunFolder
 from aggmatch.signals import signals
 from aggmatch.storage.files import make_folder
 
 POLL = 0.2
-"""Seconds to wait for messages before the next look at signals."""
+"""Seconds to wait for messages before the next check for signals."""
 RETRIES = 3
 """How often in a row a run may lose its machine without a new checkpoint and still start again."""
 PATIENCE = 60.0
@@ -27,7 +26,7 @@ PATIENCE = 60.0
 
 
 class MachineLost(Exception):  # noqa: N818 - the run starts again
-    """Raised if the machine or process that trains a run is gone; the message says what is known of it."""
+    """Raised if the machine or process that trains a run is gone; the message says what is known about it."""
 
 
 class Cluster(Protocol):
@@ -195,7 +194,7 @@ class RemoteTraining:
         return Event(trip.run, "interrupted")
 
     def end(self, trip: Trip, event: Event | Failure) -> Event | Failure:
-        """Return the last event of a run, which no longer is with the cluster."""
+        """Return the last event of a run, which is no longer with the cluster."""
         self.trips.remove(trip)
         return event
 

@@ -119,7 +119,7 @@ class RayCluster:
 
 
 def run_task(order: Order, pieces: Sequence[Any], stop_sign: Any) -> Iterator[Message]:
-    """Train a run in a task of Ray. pieces: references to them. stop_sign: a queue; not empty once all shall stop."""
+    """Train a run in a task of Ray. pieces: references to them. stop_sign: a queue; not empty once all must stop."""
     import ray
 
     def stop() -> bool:
@@ -132,7 +132,7 @@ def run_task(order: Order, pieces: Sequence[Any], stop_sign: Any) -> Iterator[Me
 
 
 def wants_gpu(run: PlannedRun) -> bool:
-    """Whether a run asks for a GPU; raises an `AggMatchError` if it asks for a certain one."""
+    """Whether a run asks for a GPU; raises an `AggMatchError` if it asks for a specific one."""
     device = run.settings.runtime.device
     if device.startswith("cuda:"):
         raise AggMatchError(f"On a cluster, Ray chooses the GPU, but runtime.device is '{device}'. Use --device cuda.")

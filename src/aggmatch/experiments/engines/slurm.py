@@ -163,7 +163,7 @@ class Slurm:
         return job
 
     def queued(self) -> set[str]:
-        """Return the folders of the runs that wait or train in Slurm's queue, as far as this command submitted them."""
+        """Return the folders of the runs that wait or train in Slurm's queue, if this command submitted them."""
         folders: set[str] = set()
         for line in self.jobs.read_text(encoding="utf-8").splitlines() if self.jobs.exists() else ():
             with suppress(json.JSONDecodeError, KeyError):  # a line that a kill cut short

@@ -9,13 +9,13 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any, Literal, NamedTuple
 
 from aggmatch import __version__
+from aggmatch.console import repeating
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.engines.parcels import Stamp, files_of, pack, unpack
 from aggmatch.experiments.planned import PlannedRun
@@ -130,21 +130,12 @@ def machine() -> str:
     return digest(f"{platform.node()} {space.stat().st_ino if space.exists() else ''}".encode())
 
 
-@contextmanager
-def stopping_when(asked: Callable[[], bool]) -> Iterator[None]:
+def stopping_when(asked: Callable[[], bool]) -> AbstractContextManager[None]:
     """Within, a thread sends SIGTERM to this process as soon as it is asked to stop."""
-    over = Event()
 
-    def watch() -> None:
-        while not over.wait(POLL):
-            if asked():
-                signal.raise_signal(signal.SIGTERM)
-                return
+    def watch() -> bool:
+        if stop := asked():
+            signal.raise_signal(signal.SIGTERM)
+        return stop
 
-    thread = Thread(target=watch, name="stop", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return repeating(watch, POLL, "stop")

@@ -36,9 +36,15 @@ from aggmatch.report.figure import (
     slug,
 )
 from aggmatch.report.figures import Figure
-from aggmatch.report.pseudo_labels import evenly, explained_runs, pseudo_labels_at, run_network, unlabeled_images
+from aggmatch.report.pseudo_labels import (
+    evenly,
+    explained_runs,
+    pseudo_labels_at,
+    run_network,
+    unlabeled_images,
+    with_snapshots,
+)
 from aggmatch.report.style import FOREGROUND
-from aggmatch.runs.stats import first_of_groups
 from aggmatch.runs.stored import StoredRun
 
 # Attention ------------------------------------------------------------------------------------------------------------
@@ -136,7 +142,7 @@ def batch_attention(runs: Sequence[StoredRun]) -> Iterator[Panel]:
 
     One panel for the first run of each group that has snapshots; of several groups, only the last snapshots.
     """
-    shown = [run for run in first_of_groups(runs) if run.snapshots]
+    shown = with_snapshots(runs)
     yield from each(lambda run: batch_attention_panel(run, SNAPSHOTS if len(shown) == 1 else 1), shown)
 
 
@@ -203,7 +209,7 @@ def embedding(runs: Sequence[StoredRun]) -> Iterator[Panel]:
 
     One panel for the first run of each group that has snapshots; of several groups, only the last snapshots.
     """
-    shown = [run for run in first_of_groups(runs) if run.snapshots]
+    shown = with_snapshots(runs)
     yield from each(lambda run: embedding_panel(run, SNAPSHOTS if len(shown) == 1 else 1), shown)
 
 

@@ -31,7 +31,7 @@ from aggmatch.report.figure import (
     slug,
 )
 from aggmatch.report.figures import Figure
-from aggmatch.report.pseudo_labels import PseudoLabeled, pseudo_labels_at
+from aggmatch.report.pseudo_labels import PseudoLabeled, pseudo_labels_at, with_snapshots
 from aggmatch.report.style import FOREGROUND, WRONG
 from aggmatch.report.test_results import discrepancy, test_predictions
 from aggmatch.runs.stats import conditions, first_of_groups, grouped, tested_classes
@@ -53,7 +53,10 @@ def class_accuracy(runs: Sequence[StoredRun]) -> Iterator[Panel]:
 def class_accuracy_panel(condition: str, runs: Sequence[StoredRun], by_run: Mapping[StoredRun, Look]) -> Panel:
     """Accuracy within each class of runs that can be compared."""
     groups, classes = grouped(runs), tested_classes(runs)
-    accuracy = {name: class_accuracies(group, classes) for name, group in groups.items()}
+    accuracy = {
+        name: np.array([[run.class_accuracy[each] for each in classes] for run in group])
+        for name, group in groups.items()
+    }
     paired = pairs_of(runs[0], classes)
     order = class_order(classes, np.mean([values.mean(0) for values in accuracy.values()], axis=0), paired)
     repeated = any(len(group) > 1 for group in groups.values())
@@ -70,11 +73,6 @@ def class_accuracy_panel(condition: str, runs: Sequence[StoredRun], by_run: Mapp
         f"{worst}{pairs}",
         [Plot("", draw_class_accuracy(accuracy, look_of, classes, order, len(paired)))],
     )
-
-
-def class_accuracies(runs: Sequence[StoredRun], classes: Sequence[str]) -> NDArray[np.float64]:
-    """Accuracy in percent, (runs, classes)."""
-    return np.array([[run.class_accuracy[name] for name in classes] for run in runs])
 
 
 def class_order(classes: Sequence[str], mean: NDArray[np.float64], pairs: Sequence[tuple[int, int]]) -> list[int]:
@@ -210,8 +208,7 @@ def calibration(runs: Sequence[StoredRun]) -> Iterator[Panel]:
     found: dict[StoredRun, PseudoLabeled] = {}
     problem = None
     try:
-        looked_into = [run for run in first_of_groups(runs) if run.snapshots]
-        found.update(each(lambda run: (run, pseudo_labels_at(run, run.snapshots[-1])), looked_into))
+        found.update(each(lambda run: (run, pseudo_labels_at(run, run.snapshots[-1])), with_snapshots(runs)))
     except AggMatchError as error:
         problem = error
     if found:

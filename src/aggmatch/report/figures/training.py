@@ -32,7 +32,7 @@ from aggmatch.runs.stored import StoredRun
 Curve = tuple[list[int], list[float]]
 
 MARKED = 6
-"""Marks along a line, about."""
+"""Approximate number of marks along a line."""
 WIDE = 10
 """Losses whose largest value is this many times the smallest have a logarithmic axis."""
 

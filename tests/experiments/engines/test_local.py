@@ -5,12 +5,23 @@ import signal
 
 import pytest
 
-from aggmatch.experiments import parallel
-from aggmatch.experiments.parallel import Child, Event, ParallelTraining
-from aggmatch.experiments.planned import Failure, PlannedRun
+from aggmatch.experiments.engines import local
+from aggmatch.experiments.engines.local import Child, InParallel, InTurn
+from aggmatch.experiments.planned import Event, Failure, PlannedRun
 from aggmatch.settings import resolve
 
 pytestmark = pytest.mark.usefixtures("importable")
+
+
+def test_if_a_run_in_turn_fails_the_others_are_trained(plan, follow):
+    runs = plan(folds=1).runs
+    for run in runs[:2]:
+        run.path.mkdir(parents=True)
+        (run.path / "something").touch()
+    failures = list(InTurn(follow).train(runs, quiet=True))
+    assert [failure.run.title for failure in failures] == [run.title for run in runs[:2]]
+    assert str(runs[0].path) in failures[0].reason
+    assert [run.finished for run in runs] == [False, False, True, True]
 
 
 def test_runs_are_trained_and_if_one_fails_the_others_go_on(plan, pretend):
@@ -18,7 +29,7 @@ def test_runs_are_trained_and_if_one_fails_the_others_go_on(plan, pretend):
     pretend(finished, 50.0)
     bad.path.mkdir(parents=True)
     (bad.path / "something").touch()
-    events = list(ParallelTraining([finished, good, bad], 2).train())
+    events = list(InParallel(2).events([finished, good, bad]))
     failures = [event for event in events if isinstance(event, Failure)]
     assert [failure.run for failure in failures] == [bad]
     assert str(bad.path) in failures[0].reason
@@ -30,9 +41,9 @@ def test_runs_are_trained_and_if_one_fails_the_others_go_on(plan, pretend):
 
 def test_a_signal_saves_all_runs_and_they_can_be_resumed(plan):
     run, never = plan(train__steps=100_000).runs[:2]
-    training = ParallelTraining([run, never], 1)
+    training = InParallel(1)
     events = []
-    for event in training.train():
+    for event in training.events([run, never]):
         events.append(event.what if isinstance(event, Event) else event.reason)
         if events[-1] == "logged" and not training.stopped_by:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -41,7 +52,7 @@ def test_a_signal_saves_all_runs_and_they_can_be_resumed(plan):
     assert run.steps_done > 0
     assert never.state == "missing"
     done = run.steps_done
-    again = ParallelTraining([run], 1).train()
+    again = InParallel(1).events([run])
     assert next(event for event in again if isinstance(event, Event) and event.record).record["step"] > done  # type: ignore[index]
     again.close()
 
@@ -54,8 +65,8 @@ def test_closing_the_generator_leaves_no_process_behind(plan, monkeypatch):
             super().__init__(*arguments)
             made.append(self.process)
 
-    monkeypatch.setattr(parallel, "Child", Recorded)
-    training = ParallelTraining(plan(train__steps=100_000).runs, 2).train()
+    monkeypatch.setattr(local, "Child", Recorded)
+    training = InParallel(2).events(plan(train__steps=100_000).runs)
     next(training)
     next(training)
     sessions = [os.getsid(process.pid) for process in made]
@@ -65,9 +76,9 @@ def test_closing_the_generator_leaves_no_process_behind(plan, monkeypatch):
 
 
 def test_runs_share_the_cores_unless_the_user_sets_the_threads(plan, monkeypatch, tmp_path):
-    monkeypatch.setattr(parallel, "cores", lambda: 7)
-    assert ParallelTraining([], 2).threads == 3
-    assert ParallelTraining([], 20).threads == 1
+    monkeypatch.setattr(local, "cores", lambda: 7)
+    assert InParallel(2).threads == 3
+    assert InParallel(20).threads == 1
     seen = []
     monkeypatch.setattr("subprocess.Popen", lambda *_, env, **__: seen.append(env["OMP_NUM_THREADS"]))
     run = plan().runs[0]
