@@ -141,7 +141,7 @@ def every_second(call: Callable[[], None]) -> AbstractContextManager[None]:
 
 @contextmanager
 def repeating(call: Callable[[], object], seconds: float, name: str) -> Iterator[None]:
-    """Within, a thread of this name calls a function every so many seconds, until it returns True."""
+    """Within, a thread of this name calls a function, with these seconds in between, until it returns True."""
     over = Event()
 
     def repeat() -> None:
