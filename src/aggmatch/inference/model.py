@@ -124,14 +124,10 @@ class TrainedModel:
 
     def predict_files(self, files: Sequence[Path]) -> Iterator[tuple[Path, Tensor]]:
         """Yield each file that can be read with its class probabilities, (Y,); images are scaled as in training."""
-        from aggmatch.data.own.pixels import decode_all
+        from aggmatch.data.own.pixels import decode_in_turn
 
-        batch = images_at_once(self.side)
-        for first in range(0, len(files), batch):
-            some = files[first : first + batch]
-            pixels, kept = decode_all(some, self.side, self.network.channels)
-            for position, probs in zip(kept, self.predict(pixels), strict=True):
-                yield some[position], probs
+        for some, pixels in decode_in_turn(files, self.side, self.network.channels, images_at_once(self.side)):
+            yield from zip(some, self.predict(pixels), strict=True)
 
     def evaluate(self, data: DataSet | str | Path) -> Evaluation:
         """Evaluate on the test images of a data set, or on a folder or .zip with one subfolder per class.
