@@ -158,8 +158,9 @@ def test_a_run_from_scratch_is_judged_by_its_first_snapshot(run):
     code, out, err = run("doubts", "first")
     assert (code, err) == (0, "")
     assert "of 40 labels" in out
-    code, _, err = run("suggest", "first", "-n", "3")
+    code, out, err = run("suggest", "first", "-n", "3")
     assert code == 0, err
+    assert "aggmatch train" not in out, "no table can label images that are no files"
     assert len([row for row in read_labels(Path("suggestions.csv")) if not row.label]) == 3
     for file in Path("first/snapshots").iterdir():
         file.unlink()

@@ -68,16 +68,15 @@ def suggest(
     known = pool.known()
     rows = [[pool.images.call(position), ""] for position in chosen] + [[name, label] for name, label in known.items()]
     pictures = [picture(pool, position, Path(pool.images.call(position)).name) for position in chosen]
-    number = plural(len(chosen), "image")
-    write(
-        table,
-        Table(["file", "label"], rows),
-        page,
-        f"{number} to label next",
-        f"The first one teaches most. Write their classes into {table.name}, which has the labels of the others.",
-        pictures,
-    )
-    say(f"{number} to label next: {page} shows them. Fill in {table}, then:", quiet=quiet)
+    title = f"{plural(len(chosen), 'image')} to label next"
+    lead = "The first one teaches most."
+    if pool.images.names:  # of files, which a table can label
+        lead += f" Write their classes into {table.name}, which has the labels of the others."
+    write(table, Table(["file", "label"], rows), page, title, lead, pictures)
+    if not pool.images.names:
+        say(f"{title}: {page} shows them; their numbers are in {table}.", quiet=quiet)
+        return
+    say(f"{title}: {page} shows them. Fill in {table}, then:", quiet=quiet)
     words = ["--from", str(source)] if is_run else [str(source)]
     say(f"  {shlex.join(['aggmatch', 'train', *words, '--labels-file', str(table)])}", quiet=quiet)
 
