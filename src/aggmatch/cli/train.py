@@ -117,13 +117,15 @@ def say_what_was_read(settings: "RunSettings", data: "DataSet", split: "Split", 
     """
     from aggmatch.console import say
     from aggmatch.data import is_own_images
+    from aggmatch.data.own.folder import unused_table
     from aggmatch.data.own.summary import describe, doubts
     from aggmatch.runs.stats import small_test
 
     if not is_own_images(settings.data.name):
         return
     say(f"{describe(data, split)}.", quiet=quiet)
-    for doubt in [*doubts(data, split), small_test(len(data.test))]:
+    table = "" if settings.data.labels_file else unused_table(Path(settings.data.name))
+    for doubt in [table, *doubts(data, split), small_test(len(data.test))]:
         if doubt:
             say(f"Warning: {doubt}", error=True)
     if not quiet:

@@ -194,10 +194,24 @@ def warn_about_loose_images(*folders: Path) -> None:
 # A table of labels ------------------------------------------------------------------------------------------------
 
 
+def tables_in(path: Path) -> list[Path]:
+    """Return the tables of labels in a folder, the one to use first."""
+    return [path / name for name in (EVENTS, TABLE) if (path / name).is_file()]
+
+
 def own_table(path: Path) -> Path | None:
     """Return the table of labels in a folder without folders of classes; None if it has none."""
-    tables = [path / name for name in (EVENTS, TABLE) if (path / name).is_file()]
+    tables = tables_in(path)
     return tables[0] if tables and len(folders_of_classes(path, training_root(path))) < 2 else None
+
+
+def unused_table(path: Path) -> str:
+    """Return a sentence on the table of a folder whose subfolders are the classes; empty if there is none."""
+    if not path.is_dir() or own_table(path) or not (tables := tables_in(path)):
+        return ""
+    return (
+        f"{tables[0]} is not used, because the folders are classes. If it holds the labels: --labels-file {tables[0]}"
+    )
 
 
 def table_layout(path: Path, table: Path) -> Layout:
