@@ -124,8 +124,10 @@ def say_what_was_read(settings: "RunSettings", data: "DataSet", split: "Split", 
     if not is_own_images(settings.data.name):
         return
     say(f"{describe(data, split)}.", quiet=quiet)
-    table = "" if settings.data.labels_file else unused_table(Path(settings.data.name))
-    for doubt in [table, *doubts(data, split), small_test(len(data.test))]:
+    if not settings.data.labels_file and (table := unused_table(Path(settings.data.name))):
+        advice = f"If it holds the labels: --labels-file {table}"
+        say(f"Warning: {table} is not used, because the folders are classes. {advice}", error=True)
+    for doubt in [*doubts(data, split), small_test(len(data.test))]:
         if doubt:
             say(f"Warning: {doubt}", error=True)
     if not quiet:

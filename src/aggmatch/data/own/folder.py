@@ -205,13 +205,9 @@ def own_table(path: Path) -> Path | None:
     return tables[0] if tables and len(folders_of_classes(path, training_root(path))) < 2 else None
 
 
-def unused_table(path: Path) -> str:
-    """Return a sentence on the table of a folder whose subfolders are the classes; empty if there is none."""
-    if not path.is_dir() or own_table(path) or not (tables := tables_in(path)):
-        return ""
-    return (
-        f"{tables[0]} is not used, because the folders are classes. If it holds the labels: --labels-file {tables[0]}"
-    )
+def unused_table(path: Path) -> Path | None:
+    """Return the table of labels in a folder whose subfolders are the classes; None if there is none."""
+    return next(iter(tables_in(path)), None) if path.is_dir() and own_table(path) is None else None
 
 
 def table_layout(path: Path, table: Path) -> Layout:
