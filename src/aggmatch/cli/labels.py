@@ -42,6 +42,7 @@ def suggest(
         raise AggMatchError(f"{table} exists already and may hold labels. Choose another --out.")
 
     from aggmatch.console import say
+    from aggmatch.data.own.images import original_file
     from aggmatch.features import active
     from aggmatch.inference import pool as pools
     from aggmatch.runs.folder import RunFolder
@@ -70,11 +71,13 @@ def suggest(
     pictures = [picture(pool, position, Path(pool.images.call(position)).name) for position in chosen]
     title = f"{plural(len(chosen), 'image')} to label next"
     lead = "The first one teaches most."
-    if pool.images.names:  # of files, which a table can label
+    place, first = pool.settings, pool.images.call(chosen[0])
+    in_files = original_file(place.data.name, first, place.runtime.cache_dir) is not None  # which a table can label
+    if in_files:
         lead += f" Write their classes into {table.name}, which has the labels of the others."
     write(table, Table(["file", "label"], rows), page, title, lead, pictures)
-    if not pool.images.names:
-        say(f"{title}: {page} shows them; their numbers are in {table}.", quiet=quiet)
+    if not in_files:
+        say(f"{title}: {page} shows them; also in {table}.", quiet=quiet)
         return
     say(f"{title}: {page} shows them. Fill in {table}, then:", quiet=quiet)
     words = ["--from", str(source)] if is_run else [str(source)]
