@@ -317,6 +317,8 @@ def start(
     split = make_split(data, settings.data)
     if settings.data.split is not None:  # it decides both
         settings = replace(settings, data=replace(settings.data, labels=len(split.labeled), fold=split.fold))
+    if processes.first:
+        folder.check_usable(split.encoded())
     if on_read:
         on_read(data, split)
     earlier = RunFolder(Path(settings.train.start_from)) if settings.train.start_from else None
