@@ -77,7 +77,7 @@ class DataSettings(Settings):
                     raise InvalidValue(name, f"cannot be combined with the split {self.split}, which fixes it already")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Split:
     """The labelled and the unlabelled images of a run, as indices into the training images of one data set.
 
@@ -104,6 +104,10 @@ class Split:
     """Fingerprint of the test images of a run with this split; None in old split files."""
     test_images: tuple[str, ...] = ()
     """Of images of your own, a hash of each test image, so that a later run can keep them; empty in old files."""
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.labeled):,} labelled and {len(self.unlabeled):,} unlabelled images"
+        return f"<Split of {self.data}: fold {self.fold}, {counts}>"
 
     def tested_on(self, data: DataSet) -> bool:
         """Whether the test images of `data` are those of the split; True if the split does not know them."""

@@ -47,7 +47,7 @@ class Stopped(Exception):  # noqa: N818 - not an error: the run is saved and can
         self.step, self.signal_number = step, signal_number
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A training run and its folder. `start` and `resume` make it; iterating over `train()` advances it.
 
@@ -70,6 +70,9 @@ class Run:
     started: float = field(default_factory=time.monotonic)
     new: bool = False
     """Whether this process has created the folder."""
+
+    def __repr__(self) -> str:
+        return f"<Run in {self.folder.path}: step {self.state.steps_done:,} of {self.settings.train.steps:,}>"
 
     @property
     def seconds(self) -> float:
