@@ -198,6 +198,14 @@ def test_runs_with_and_without_test_images_are_reported_together(run, untested, 
     assert code == 0, err
 
 
+def test_folders_of_classes_without_an_image_are_named(run, tmp_path):
+    for name in ("hat", "dress"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+    code, _, err = run("train", "photos", "--out", "run", *QUICK)
+    assert code == 2
+    assert "Class 'dress'" in err
+
+
 def test_methods_are_not_compared_without_test_images(run, photos):
     options = ["--methods", "supervised,fixmatch", "--set", "data.holdout=0", "--out", "runs"]
     code, _, err = run("compare", "photos", *options, *QUICK[2:])

@@ -316,8 +316,8 @@ def start(
     if is_own_images(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
         raise AggMatchError(f"{out} is inside the folder of images, where it would be a class. Choose another.")
     data = data or read_data(settings, download, processes)
+    split = make_split(data, settings.data)  # a class without a label is the first thing to correct
     check_data(data, settings)
-    split = make_split(data, settings.data)
     if settings.data.split is not None:  # it decides both
         settings = replace(settings, data=replace(settings.data, labels=len(split.labeled), fold=split.fold))
     if processes.first:
