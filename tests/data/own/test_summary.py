@@ -105,3 +105,6 @@ def test_training_without_unlabelled_or_test_images_is_doubted():
 def test_classes_without_a_test_image_are_named():
     (doubt,) = doubts(data_set(images([0, 0, 1, -1, -1]), images([0] * 20, 100)))
     assert doubt.startswith("There is no test image of 'hat', so that")
+    assert "Label at least two" in doubt
+    (doubt,) = doubts(data_set(images([0, 0, 1, 1, -1]), images([0] * 20, 100)))
+    assert "Label at least two" not in doubt, "it has two labels; other test images were kept or given"

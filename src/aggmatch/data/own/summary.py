@@ -61,9 +61,11 @@ def doubts(data: DataSet, split: Split | None = None) -> list[str]:
         found.append("There are no test images: nobody will know how good the model is.")
     elif untested:
         names = some_of([f"'{data.classes[number]}'" for number in untested])
+        counts = label_counts(data, None)  # of two labels one is tested, unless a folder or an earlier run decides
+        label = "Label at least two images of each class, or add" if min(counts[k] for k in untested) < 2 else "Add"
         found.append(
             f"There is no test image of {names}, so that the accuracy says nothing about "
-            f"{'it' if len(untested) == 1 else 'them'}. Label at least two images of each class, or add test images."
+            f"{'it' if len(untested) == 1 else 'them'}. {label} test images."
         )
     return found
 
