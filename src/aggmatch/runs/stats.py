@@ -220,7 +220,7 @@ def group_names(runs: "Sequence[StoredRun]") -> list[str]:
 
 def compared_settings(run: "StoredRun") -> dict[str, Any]:
     """Dotted settings that decide a run's result, except its method and those that only distinguish repetitions."""
-    left_out = ["method.name", "data.fold", "data.split", "data.noise_rate", "train.seed"]
+    left_out = ["method.name", "data.fold", "data.split", "data.noise_rate", "data.test_images", "train.seed"]
     left_out += [f"train.{name}" for name in CADENCE]
     settings = {key: value for key, value in flatten(run.settings.identity()).items() if key not in left_out}
     if not settings["data.noise_map"]:
@@ -247,6 +247,8 @@ def describe_setting(key: str, value: Any) -> str:
             return f"{value} labels"
         case "recipe":
             return f"{value} recipe"
+        case "train.start_from" | "data.labels_file":
+            return f"{'from' if key == 'train.start_from' else 'labels of'} {Path(value).name}"
         case _:
             shown = str(value).lower() if isinstance(value, bool) else value
             return f"{key.split('.', 1)[1]} {shown}"
