@@ -150,9 +150,12 @@ def likeness(settings: RunSettings, *, any_fold: bool = False) -> str:
 
 
 def departures(planned: RunSettings, settings: RunSettings) -> dict[str, tuple[Any, Any]]:
-    """Dotted keys in which a run departs from what was planned → (planned, done); fold and length are left out."""
+    """Dotted keys in which a run departs from what was planned → (planned, done).
+
+    Fold and length are left out, and so is the file that lists kept test images, which is in the run's own folder.
+    """
     changes = differences(without_cadence(planned), without_cadence(settings))
-    return {key: pair for key, pair in changes.items() if key != "data.fold"}
+    return {key: pair for key, pair in changes.items() if key not in ("data.fold", "data.test_images")}
 
 
 def describe_departures(changes: Mapping[str, tuple[Any, Any]]) -> str:
