@@ -147,14 +147,14 @@ class Split:
         """Read a split file, or the one in a run folder; raise `AggMatchError` if it does not belong to `data`."""
         content = read_content(path)
         fingerprint, size = content.get("fingerprint"), len(data.train)
-        expected: dict[str, int | str] = {"classes": len(data.classes), "images": size}
-        if fingerprint is None or os.sep not in data.name:  # a folder that moved has another name
-            expected = {"data": data.name, **expected}
+        moves = fingerprint is not None and os.sep in data.name  # a folder that moved has another name
+        if fingerprint not in (None, data.fingerprint) and (moves or content["data"] == data.name):
+            problem = f"images, labels or class names of {data.name} have changed since it was drawn"
+            raise unusable(path, f"{problem}: restore them, or start a new run")
+        expected = {"data": data.name, "classes": len(data.classes), "images": size}
         for key, value in expected.items():
-            if (found := content[key]) != value:  # type: ignore[literal-required]
+            if (found := content[key]) != value and not (moves and key == "data"):  # type: ignore[literal-required]
                 raise unusable(path, f"its '{key}' is {shorten(found)}, but that of {data.name} is {value!r}")
-        if fingerprint not in (None, data.fingerprint):
-            raise unusable(path, f"images, labels or class names of {data.name} have changed since it was drawn")
         unlabeled = range(size) if content["unlabeled"] == "all" else sorted(content["unlabeled"])
         tensors = (_indices(content["labeled"]), _indices(content["labels"]), _indices(unlabeled))
         prints = (fingerprint, content.get("test_fingerprint"), tuple(content.get("test_images", ())))
