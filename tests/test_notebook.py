@@ -84,6 +84,23 @@ def test_a_run_and_its_model_have_the_report_of_their_folder(run, monkeypatch):
     assert model.report() == aggmatch.show_report(str(run.folder.path))
 
 
+def test_everything_a_cell_may_end_with_is_shown_in_one_line(run):
+    aggmatch.watch(run)
+    model = aggmatch.TrainedModel.load(run.folder.path)
+    size = len(run.data.test)
+    for thing, words in (
+        (run, ("Run in ", f"of {run.settings.train.steps}")),
+        (run.split, (f"Split of {run.data.name}", "labelled")),
+        (run.data, (f"DataSet {run.data.name}", "classes", f"{size} test images of 8×8×1")),
+        (run.data.test, (f"Images: {size} images", f"{size} with a label")),
+        (model, ("TrainedModel in ", f"on {run.data.name}", "8×8 pixels")),
+        (model.evaluate(run.data), ("Evaluation: ", f"% right of {size} images")),
+    ):
+        text = repr(thing)
+        assert len(text.splitlines()) == 1
+        assert all(word in text for word in words), text
+
+
 def test_a_folder_without_a_run_has_no_report(tmp_path):
     with pytest.raises(AggMatchError, match="config.json"):
         aggmatch.show_report(tmp_path)

@@ -12,12 +12,13 @@ from aggmatch.data import Images
 from aggmatch.devices import choose_threads, computing_on, search_pays
 from aggmatch.methods import Method
 from aggmatch.models import Network, images_at_once
+from aggmatch.tables import plural
 
 if TYPE_CHECKING:
     from aggmatch.features.store import Features
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Predictions on N labelled images of Y classes, and the accuracies that follow from them.
 
@@ -28,6 +29,10 @@ class Evaluation:
     """Class probabilities, (N, Y), on the CPU."""
     labels: Tensor
     """True classes, (N,), on the CPU."""
+
+    def __repr__(self) -> str:
+        right = f"{self.accuracy:.2f} % right of " if len(self.labels) else ""
+        return f"<Evaluation: {right}{plural(len(self.labels), 'image')}>"
 
     @property
     def predicted(self) -> Tensor:

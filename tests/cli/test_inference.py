@@ -280,6 +280,17 @@ def test_the_report_of_a_folder_shows_what_needs_no_true_classes(run, trained, t
     assert "Shown, out of 10: the 2 with the least consensus" in page
 
 
+def test_a_run_is_reported_after_its_folder_has_got_another_class(run, trained, photos, tmp_path):
+    for k in range(5):
+        paint(photos / f"middle/{k}.png", 90 + k)
+    assert run("train", "--from", "run", "--out", "next", *QUICK, *SMALL_QUEUE)[0] == 0
+    code, _, err = run("report", "run", "next", "--out", "page.html")
+    assert code == 0, err
+    assert "trained with the classes dark, light, but photos has dark, light, middle now" in err
+    page = (tmp_path / "page.html").read_text()
+    assert "from run, fold 0" in page, "the later run is called by where it started, and has its results"
+
+
 @pytest.mark.parametrize("word", ["12", "unlabeled/4.png", "photos/unlabeled/4.png"])
 def test_an_image_is_explained_by_its_number_or_its_file(run, trained, word):
     code, out, err = run("explain", "run", word)

@@ -4,6 +4,7 @@ import csv
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 from tests.conftest import stripes
@@ -152,14 +153,27 @@ def test_doubts_name_a_wrong_label_and_the_right_one(run, photos):
     assert wrong not in out
 
 
+def test_images_of_an_array_are_suggested_by_their_rows(run):
+    images = stripes(12, 0)
+    np.savez("data.npz", images=images.pixels[:, 0].numpy(), labels=np.array([0, 1, 2] * 2 + [-1] * 6))
+    train(run, "data.npz", "--out", "first")
+    code, out, err = run("suggest", "first", "-n", "2", "--allow-code", BACKBONE)
+    assert code == 0, err
+    assert "--labels-file" not in out, "no table can label images that are no files"
+    rows = read_labels(Path("suggestions.csv"))
+    assert [row.label for row in rows[:2]] == ["", ""]
+    assert {row.file for row in rows if row.label} == {f"row {number}" for number in range(6)}
+
+
 def test_a_run_from_scratch_is_judged_by_its_first_snapshot(run):
     quick = ["--method", "supervised", "--labels", "40", "--steps", "20"]
     assert run("train", "digits", "--out", "first", "--quiet", *quick)[0] == 0
     code, out, err = run("doubts", "first")
     assert (code, err) == (0, "")
     assert "of 40 labels" in out
-    code, _, err = run("suggest", "first", "-n", "3")
+    code, out, err = run("suggest", "first", "-n", "3")
     assert code == 0, err
+    assert "aggmatch train" not in out, "no table can label images that are no files"
     assert len([row for row in read_labels(Path("suggestions.csv")) if not row.label]) == 3
     for file in Path("first/snapshots").iterdir():
         file.unlink()

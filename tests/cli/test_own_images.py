@@ -48,6 +48,15 @@ def test_train_first_says_what_it_read_and_what_looks_wrong(run, photos):
     assert re.search(r"test accuracy of 3 images, 95 % interval \d+\.\d to \d+\.\d % ", out)
 
 
+def test_train_says_that_a_table_in_the_folder_is_not_used(run, photos):
+    (photos / "labels.csv").write_text("file,label\nhat/1.png,cap\ndress/1.png,gown\n")
+    code, out, err = run("train", "photos", "--out", "run", *QUICK)
+    assert (code, out[:16]) == (0, "2 classes: dress")
+    assert f"Warning: {photos / 'labels.csv'} is not used" in err
+    _, _, err = run("train", "photos", "--labels-file", "photos/labels.csv", "--set", "data.holdout=0", *QUICK)
+    assert "is not used" not in err
+
+
 def test_a_quiet_train_and_a_finished_run_say_nothing(run, photos):
     code, out, err = run("train", "photos", "--out", "run", "--quiet", *QUICK)
     assert (code, out) == (0, "")
@@ -187,6 +196,14 @@ def test_runs_with_and_without_test_images_are_reported_together(run, untested, 
     assert run("train", "photos", "--out", "tested", *QUICK)[0] == 0
     code, _, err = run("report", "run", "tested", "--out", "page.html")
     assert code == 0, err
+
+
+def test_folders_of_classes_without_an_image_are_named(run, tmp_path):
+    for name in ("hat", "dress"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+    code, _, err = run("train", "photos", "--out", "run", *QUICK)
+    assert code == 2
+    assert "Class 'dress'" in err
 
 
 def test_methods_are_not_compared_without_test_images(run, photos):

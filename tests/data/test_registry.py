@@ -191,6 +191,8 @@ def test_the_error_for_images_that_are_not_there_speaks_of_folders_and_files(tmp
 def test_a_table_of_labels_needs_own_images(tmp_path):
     with pytest.raises(InvalidValue, match=r"data\.labels_file needs a folder .*got labels\.csv for digits"):
         load("digits", tmp_path, labels_file="labels.csv")
+    with pytest.raises(AggMatchError, match="Unknown data set 'photso'"):  # the folder is the first thing to correct
+        load("photso", tmp_path, labels_file="labels.csv")
 
 
 def test_packed_images_are_stored_with_their_whole_path(tmp_path, monkeypatch):

@@ -156,6 +156,13 @@ def test_the_error_names_the_wrong_entry_of_a_split_file(small_data, tmp_path, c
     assert problem in message
 
 
+def test_a_data_set_with_more_images_or_labels_has_changed(small_data, tmp_path):
+    path = tmp_path / "split.json"
+    draw_split(small_data(THIRTY), DataSettings(labels=3)).write(path)
+    for labels in ([*THIRTY, -1], [-1, *THIRTY[1:]]):
+        assert "of small have changed since it was drawn" in read_error(small_data(labels), path)
+
+
 @pytest.mark.parametrize("key", ["format", "data", "classes", "images", "labeled", "labels", "unlabeled", "fold"])
 def test_the_error_names_a_missing_entry_of_a_split_file(small_data, tmp_path, key):
     data, path = small_data(THIRTY), tmp_path / "split.json"

@@ -64,15 +64,36 @@ def test_classic_learners_on_the_same_features_have_rows_of_their_own():
     table = compare.compare(runs)
     assert [row[0] for row in table.rows] == ["uda", "LabelSpreading (frozen features)"]
     assert list(table.rows[1][3:]) == [2, 40.0, 41.0, None]
-    assert compare.recommend(table) is None
+    assert not list(compare.remarks(runs, table))
 
 
 def test_a_classic_learner_that_is_best_is_recommended():
     for accuracy in (60.0, 50.0):  # also if it is as good as the best method
-        table = compare.compare([with_probes(finished("uda", 0, 50.0), LabelSpreading=accuracy)])
-        assert "LabelSpreading" in (compare.recommend(table) or "")
+        runs = [with_probes(finished("uda", 0, 50.0), LabelSpreading=accuracy)]
+        (remark,) = compare.remarks(runs, compare.compare(runs))
+        assert "LabelSpreading" in remark
     assert with_probes(finished("uda", 0, 50.0), LabelSpreading=60.0).better_probe == "LabelSpreading"
     assert with_probes(finished("uda", 0, 50.0), LabelSpreading=40.0).better_probe is None
+
+
+def test_a_few_test_images_recommend_nothing(tmp_path: Path):
+    best = with_probes(finished("uda", 0, 50.0), LabelSpreading=60.0)
+    for images, count in ((10, 0), (100, 1)):
+        folder = tmp_path / str(images)
+        folder.mkdir()
+        split = {"format": 1, "data": "photos", "classes": 2, "fold": 0, "images": 4, "labeled": [0], "labels": [0]}
+        split |= {"unlabeled": "all", "test_images": [f"{k:032x}" for k in range(images)]}
+        (folder / "split.json").write_text(json.dumps(split))
+        runs = [replace(best, path=folder)]
+        assert len(list(compare.remarks(runs, compare.compare(runs)))) == count
+
+
+def test_a_remark_says_if_all_folds_have_the_same_labels(tmp_path: Path):
+    for labels, count in ((None, 1), (20, 0)):
+        runs = run_all(compare.plan(["supervised"], 2, layers(data__labels=labels)), tmp_path / str(labels))
+        remarks = list(compare.remarks(runs, compare.compare(runs)))
+        assert len(remarks) == count
+        assert all("--labels N" in remark for remark in remarks)
 
 
 def test_one_fold_has_no_deviation():

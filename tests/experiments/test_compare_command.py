@@ -2,6 +2,8 @@
 
 import json
 
+from tests.data.photos import paint
+
 from aggmatch.methods import METHODS
 
 
@@ -58,3 +60,15 @@ def test_a_method_that_the_data_do_not_suit_is_left_out_unless_it_was_named(run,
     assert err.startswith("Left out, because it cannot be trained here: paws. train.batch")
     assert "supervised" in out
     assert not (tmp_path / "c/paws").exists()
+
+
+def test_of_own_images_the_command_first_says_what_it_read(run, tmp_path):
+    for k in range(4):
+        for name, shade in (("hat", 0), ("dress", 100), ("unlabeled", 200)):
+            paint(tmp_path / f"photos/{name}/{k}.png", (shade + k, 30, 30))
+    words = "compare photos --folds 2 --steps 2 --methods supervised --out c --set model.name=small-4"
+    code, out, err = run(*words.split(), "--set", "data.side=8", "--set", "train.batch=4")
+    assert code == 0
+    assert out.startswith("2 classes: dress 3, hat 3; 4 unlabelled; 2 test.")
+    assert "All folds have the same labels" in out
+    assert "Warning: 2 test images" in err

@@ -63,6 +63,14 @@ def test_what_was_not_logged_is_not_drawn(tmp_path):
     assert set(by_name(write(tmp_path / "run"))) == {"accuracy", "losses", "pseudo-labels"}
 
 
+def test_the_caption_speaks_only_of_what_is_drawn(tmp_path):
+    records = [line(5, pseudo_coverage=0.5)]  # of own images, whose true classes are unknown
+    caption = by_name(write_folder(tmp_path / "own", records))["pseudo-labels"].caption
+    assert "Coverage" in caption
+    assert not any(word in caption for word in ("Precision", "Recall", "truth"))
+    assert "truth" in by_name(write(tmp_path / "run"))["pseudo-labels"].caption
+
+
 def test_each_quantity_has_a_plot_and_each_run_a_line(tmp_path):
     shown = by_name(write(tmp_path / "a"), write(tmp_path / "b", method="aggmatch"))["pseudo-labels"]
     assert [axes.get_title(loc="left") for axes in plots(shown).values()] == ["Precision, %", "Recall, %"]

@@ -194,7 +194,9 @@ def test_an_image_of_unknown_class_is_explained_too(aggmatch_run: StoredRun, mon
     explanations = explain_run(aggmatch_run, [4])
     assert "of unknown class" in heading(explanations[0], data.classes)
     assert {row[-1] for row in table(explanations[0], data).rows} == {None}
-    assert panel(aggmatch_run, explanations).plots
+    shown = panel(aggmatch_run, explanations)
+    assert shown.plots
+    assert "true class" not in shown.caption
 
 
 def test_each_plot_shows_an_image_its_distributions_and_entries(aggmatch_run: StoredRun):
@@ -209,6 +211,7 @@ def test_each_plot_shows_an_image_its_distributions_and_entries(aggmatch_run: St
         for entry in why.entries:
             assert f"{f'★ {entry.given_label}' if entry.given else ''}\n{percent(entry.share)} %" in titles
     assert "votes of 4 subsets" in shown.caption
+    assert "true class" in shown.caption
     assert "As asked for. aggmatch on digits, 20 labels, fold 0, step 30" in shown.caption
 
 

@@ -33,6 +33,7 @@ def test_the_number_of_evaluations_in_medians_is_described(counts, text):
 def test_departures_are_all_settings_except_fold_and_length():
     planned = settings()
     assert departures(planned, settings(data__fold=2, train__steps=7, train__evaluate_every=3)) == {}
+    assert departures(planned, settings(data__test_images="run/split.json")) == {}, "a file in the run's own folder"
     changes = departures(planned, settings(train__seed=3, model__name="small-4"))
     assert describe_departures(changes) == "model.name is 'small-4', not 'small-16'; train.seed is 3, not 0"
 

@@ -234,6 +234,17 @@ def test_a_folder_with_other_files_is_not_used(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_folder_that_cannot_be_used_fails_before_the_work_begins(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(loop, "Trainer", None)  # which computes the features of a frozen backbone
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/thesis.tex").touch()
+    for place in ("file", "file/run", "full"):
+        with pytest.raises(AggMatchError, match=f"{tmp_path / place}"):
+            loop.start(quick(), tmp_path / place)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full", "thesis.tex"]
+
+
 def test_a_wrong_setting_creates_no_folder(tmp_path: Path):
     with pytest.raises(AggMatchError, match=r"data\.labels"):
         loop.start(quick(data__labels=13), tmp_path / "run")

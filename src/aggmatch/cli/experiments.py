@@ -27,6 +27,7 @@ from aggmatch.cli.app import (
     listed,
 )
 from aggmatch.cli.cluster import Address, AtOnce, On, Place, SlurmOption, Submit, raise_failed, train_all
+from aggmatch.cli.train import say_what_was_read
 from aggmatch.console import say, stdout
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import short_name
@@ -79,7 +80,8 @@ def compare(
     first = settings[0].data
     out = out or Path("runs") / f"compare-{Path(short_name(first.name)).name}-{first.labels or 'all'}"
     runs = experiment.place(settings, out)
-    for name, why in experiment.find_misfits(runs, download=download).items():
+    on_read = partial(say_what_was_read, settings[0], quiet=quiet, timed=False)
+    for name, why in experiment.find_misfits(runs, download=download, on_read=on_read).items():
         if methods:
             advice = f"Change that for all methods with --set, or leave {name} out of --methods."
             raise AggMatchError(f"Nothing was started, because {name} cannot be trained: {why} {advice}")
@@ -89,10 +91,11 @@ def compare(
     failed = train_all(runs, engine, quiet=quiet)
     if engine.later and not any(run.finished for run in runs):
         return
-    table = experiment.compare(collect(runs))
+    stored = collect(runs)
+    table = experiment.compare(stored)
     stdout.print(table)
-    if simpler := experiment.recommend(table):
-        say(simpler)
+    for remark in experiment.remarks(stored, table):
+        say(remark)
     say(f"Also in {', '.join(map(str, experiment.write(table, out)))}")
     raise_failed(failed, len(runs))
 

@@ -32,6 +32,7 @@ def predict(
 
     from aggmatch.data.own.images import image_files
     from aggmatch.inference.model import TrainedModel
+    from aggmatch.progress import progress_bar
 
     model = TrainedModel.load(run, gather(device=device), allow=allow_code or ())
     files: dict[Path, str] = {}
@@ -40,10 +41,12 @@ def predict(
             raise AggMatchError(f"{path} does not exist. Name image files, or folders or .zip files of them.")
         files |= image_files(path, model.settings.runtime.cache_dir)
     rows = []
-    for file, probs in model.predict_files(list(files)):
-        best = int(probs.argmax())
-        shown = probs if all_ else probs[:0]
-        rows.append([files[file], model.classes[best], *(round(p, 6) for p in [float(probs[best]), *shown.tolist()])])
+    with progress_bar("Predicting", "images") as report:
+        for file, probs in model.predict_files(list(files)):
+            best = int(probs.argmax())
+            numbers = [float(probs[best]), *(probs.tolist() if all_ else [])]
+            rows.append([files[file], model.classes[best], *(round(p, 6) for p in numbers)])
+            report(len(rows), len(files))
     if not rows:
         raise AggMatchError(f"No image could be read in {', '.join(map(str, images))}.")
     each = [f"p({name})" for name in model.classes] if all_ else []  # a class may be called "file"

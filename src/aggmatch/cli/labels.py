@@ -41,6 +41,7 @@ def suggest(
     if table.exists():
         raise AggMatchError(f"{table} exists already and may hold labels. Choose another --out.")
 
+    from aggmatch.data.own.images import original_file
     from aggmatch.features import active
     from aggmatch.inference import pool as pools
     from aggmatch.report.to_label import picture
@@ -67,16 +68,17 @@ def suggest(
     known = pool.known()
     rows = [[pool.images.call(position), ""] for position in chosen] + [[name, label] for name, label in known.items()]
     pictures = [picture(pool, position) for position in chosen]
-    number = plural(len(chosen), "image")
-    write(
-        table,
-        Table(["file", "label"], rows),
-        page,
-        f"{number} to label next",
-        f"The first one teaches most. Write their classes into {table.name}, which has the labels of the others.",
-        pictures,
-    )
-    say(f"{number} to label next: {page} shows them. Fill in {table}, then:", quiet=quiet)
+    title = f"{plural(len(chosen), 'image')} to label next"
+    lead = "The first one teaches most."
+    place, first = pool.settings, pool.images.call(chosen[0])
+    in_files = original_file(place.data.name, first, place.runtime.cache_dir) is not None  # which a table can label
+    if in_files:
+        lead += f" Write their classes into {table.name}, which has the labels of the others."
+    write(table, Table(["file", "label"], rows), page, title, lead, pictures)
+    if not in_files:
+        say(f"{title}: {page} shows them; also in {table}.", quiet=quiet)
+        return
+    say(f"{title}: {page} shows them. Fill in {table}, then:", quiet=quiet)
     words = ["--from", str(source)] if is_run else [str(source)]
     say(f"  {shlex.join(['aggmatch', 'train', *words, '--labels-file', str(table)])}", quiet=quiet)
 

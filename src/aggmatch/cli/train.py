@@ -117,12 +117,16 @@ def say_what_was_read(settings: "RunSettings", data: "DataSet", split: "Split", 
     timed: whether to measure how long the run will take, and say it.
     """
     from aggmatch.data import is_own_images
+    from aggmatch.data.own.folder import unused_table
     from aggmatch.data.own.summary import describe, doubts
     from aggmatch.runs.stats import small_test
 
     if not is_own_images(settings.data.name):
         return
     say(f"{describe(data, split)}.", quiet=quiet)
+    if not settings.data.labels_file and (table := unused_table(Path(settings.data.name))):
+        advice = f"If it holds the labels: --labels-file {table}"
+        say(f"Warning: {table} is not used, because the folders are classes. {advice}", error=True)
     for doubt in [*doubts(data, split), small_test(len(data.test))]:
         if doubt:
             say(f"Warning: {doubt}", error=True)

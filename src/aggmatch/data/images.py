@@ -14,13 +14,14 @@ from torch import Tensor
 
 from aggmatch.data.rows import AT_ONCE, copy_rows
 from aggmatch.errors import AggMatchError
+from aggmatch.tables import plural
 from aggmatch.validate import is_text
 
 UNKNOWN = -1
 """The label of an image whose class is not known."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Images:
     """N images with their labels, in one order.
 
@@ -50,6 +51,10 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.pixels)
+
+    def __repr__(self) -> str:
+        count, labeled = len(self), int((self.labels != UNKNOWN).sum())
+        return f"<Images: {plural(count, 'image')} of {_size(self.pixels)}, {labeled:,} with a label>"
 
     @property
     def inputs(self) -> Tensor:
@@ -92,7 +97,7 @@ class Images:
         return found[0]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DataSet:
     """Images to train on, images to test on, and the names of their classes.
 
@@ -112,6 +117,10 @@ class DataSet:
     """For asymmetric label noise: a class → the class it is confused with. Empty if there is no usual choice."""
     folds: tuple[tuple[int, ...], ...] = ()
     """Official choices of labelled images, each as positions among the training images; usually empty."""
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.train):,} training and {len(self.test):,} test images of {_size(self.train.pixels)}"
+        return f"<DataSet {self.name}: {len(self.classes)} classes, {counts}>"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(self.classes))
@@ -157,6 +166,11 @@ def _fingerprint(classes: tuple[str, ...], images: Images) -> str:
 
 def _summary(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
+
+def _size(pixels: Tensor) -> str:
+    channels, height, width = pixels.shape[1:]
+    return f"{height}×{width}×{channels}"
 
 
 @dataclass(frozen=True)

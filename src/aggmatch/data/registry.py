@@ -158,10 +158,10 @@ def load(
 
         table = Path(labels_file) if labels_file else None
         return read_own_images(path, side, holdout, labels_file=table, cache_dir=cache_dir, progress=progress)
-    if labels_file:
-        raise InvalidValue("data.labels_file", f"needs a folder or .zip of own images, got {labels_file} for {name}")
     if name not in SOURCES and not is_code(name):
         raise not_found(name)
+    if labels_file:
+        raise InvalidValue("data.labels_file", f"needs a folder or .zip of own images, got {labels_file} for {name}")
     source, data_dir = SOURCES.load(name), Path(data_dir)
     require_files(source, data_dir, download, progress)
     train, test, folds = read_source(source, data_dir)

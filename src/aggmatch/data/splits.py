@@ -77,7 +77,7 @@ class DataSettings(Settings):
                     raise InvalidValue(name, f"cannot be combined with the split {self.split}, which fixes it already")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Split:
     """The labelled and the unlabelled images of a run, as indices into the training images of one data set.
 
@@ -104,6 +104,10 @@ class Split:
     """Fingerprint of the test images of a run with this split; None in old split files."""
     test_images: tuple[str, ...] = ()
     """Of images of your own, a hash of each test image, so that a later run can keep them; empty in old files."""
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.labeled):,} labelled and {len(self.unlabeled):,} unlabelled images"
+        return f"<Split of {self.data}: fold {self.fold}, {counts}>"
 
     def tested_on(self, data: DataSet) -> bool:
         """Whether the test images of `data` are those of the split; True if the split does not know them."""
@@ -143,14 +147,14 @@ class Split:
         """Read a split file, or the one in a run folder; raise `AggMatchError` if it does not belong to `data`."""
         content = read_content(path)
         fingerprint, size = content.get("fingerprint"), len(data.train)
-        expected: dict[str, int | str] = {"classes": len(data.classes), "images": size}
-        if fingerprint is None or os.sep not in data.name:  # a folder that moved has another name
-            expected = {"data": data.name, **expected}
+        moves = fingerprint is not None and os.sep in data.name  # a folder that moved has another name
+        if fingerprint not in (None, data.fingerprint) and (moves or content["data"] == data.name):
+            problem = f"images, labels or class names of {data.name} have changed since it was drawn"
+            raise unusable(path, f"{problem}: restore them, or start a new run")
+        expected = {"data": data.name, "classes": len(data.classes), "images": size}
         for key, value in expected.items():
-            if (found := content[key]) != value:  # type: ignore[literal-required]
+            if (found := content[key]) != value and not (moves and key == "data"):  # type: ignore[literal-required]
                 raise unusable(path, f"its '{key}' is {shorten(found)}, but that of {data.name} is {value!r}")
-        if fingerprint not in (None, data.fingerprint):
-            raise unusable(path, f"images, labels or class names of {data.name} have changed since it was drawn")
         unlabeled = range(size) if content["unlabeled"] == "all" else sorted(content["unlabeled"])
         tensors = (_indices(content["labeled"]), _indices(content["labels"]), _indices(unlabeled))
         prints = (fingerprint, content.get("test_fingerprint"), tuple(content.get("test_images", ())))

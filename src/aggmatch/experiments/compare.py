@@ -1,19 +1,20 @@
 """Compares several methods on the same folds: mean and deviation of their accuracies."""
 
+import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from aggmatch.config import Layer
-from aggmatch.data import load_for, make_split
+from aggmatch.data import DataSet, Split, load_for, make_split
 from aggmatch.data.images import check_images
 from aggmatch.data.streams import check_balance
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.planned import PlannedRun
 from aggmatch.methods import load_method
 from aggmatch.registry import short_name
-from aggmatch.runs.stats import at_least_as_good, group_by
+from aggmatch.runs.stats import FEW_TEST_IMAGES, at_least_as_good, group_by
 from aggmatch.runs.stored import StoredRun
 from aggmatch.settings import RunSettings, resolve_quick
 from aggmatch.storage.files import write_texts
@@ -60,11 +61,14 @@ def place(plan: Sequence[RunSettings], out: Path) -> list[PlannedRun]:
     return list(runs.values())
 
 
-def find_misfits(runs: Sequence[PlannedRun], *, download: bool = False) -> dict[str, str]:
+def find_misfits(
+    runs: Sequence[PlannedRun], *, download: bool = False, on_read: Callable[[DataSet, Split], None] | None = None
+) -> dict[str, str]:
     """Return the methods whose batches cannot be made of the labelled images → why; call it before the first run.
 
-    download: whether missing files of the data set are fetched. Finished runs need no data. Raises an `AggMatchError`
-    if the labelled images cannot be drawn, which affects all methods.
+    download: whether missing files of the data set are fetched. on_read: called with the data set and the labels of the
+    first run that is not finished. Finished runs need no data. Raises an `AggMatchError` if the labelled images cannot
+    be drawn, which affects all methods.
     """
     missing = [run.settings for run in runs if not run.finished]
     if not missing:
@@ -74,6 +78,8 @@ def find_misfits(runs: Sequence[PlannedRun], *, download: bool = False) -> dict[
     check_images(data.train.pixels)
     if not len(data.test):
         raise AggMatchError(f"{data.name} has no test images, so methods cannot be compared. Add test images.")
+    if on_read:
+        on_read(data, make_split(data, missing[0].data))
     misfits = {}
     for settings in missing:
         split = make_split(data, settings.data)
@@ -125,12 +131,24 @@ def probes(runs: Sequence[StoredRun]) -> dict[str, dict[int, float]]:
     return found
 
 
-def recommend(table: Table) -> str | None:
-    """Return advice to use a classic learner, if none of the methods of a comparison is better."""
+def remarks(runs: Sequence[StoredRun], table: Table) -> Iterator[str]:
+    """Yield what to know before you believe the table of these runs."""
+    draws = {run.fold: [run.drawn["labeled"], run.drawn["labels"]] for run in runs if run.finished and run.path}
+    if len(draws) > 1 and len({json.dumps(sorted(zip(*draw, strict=True))) for draw in draws.values()}) == 1:
+        yield (
+            "All folds have the same labels, so ± shows only the chance in training. To compare other draws of the "
+            "labels, use fewer of them: --labels N."
+        )
+    if (best := simpler(table)) and all(run.tested is None or run.tested >= FEW_TEST_IMAGES for run in runs):
+        yield f"No method is better than {best}: use it, it is simpler (docs/pretrained.md)."
+
+
+def simpler(table: Table) -> str | None:
+    """Return the best classic learner of a comparison, if none of its methods is better."""
     means = {str(row[0]): float(row[1]) for row in table.rows}
     methods = [mean for name, mean in means.items() if SAME not in name]
     best = at_least_as_good({name: mean for name, mean in means.items() if SAME in name}, max(methods))
-    return best and f"No method is better than {best.removesuffix(SAME)}: use it, it is simpler (docs/pretrained.md)."
+    return best and best.removesuffix(SAME)
 
 
 def write(table: Table, out: Path) -> list[Path]:

@@ -21,6 +21,7 @@ from aggmatch.evaluation import Evaluation, evaluate, evaluating, predict, prepa
 from aggmatch.methods import Method, build_modules
 from aggmatch.models import Network, images_at_once
 from aggmatch.models.pretrained import freeze
+from aggmatch.registry import short_name
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.runs.folder import RunFolder
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from aggmatch.inference.inputs import ImagesLike
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainedModel:
     """The network that a run saved, with the method that predicts with it.
 
@@ -48,6 +49,11 @@ class TrainedModel:
     settings: RunSettings
     folder: Path | None = None
     """Folder of its run; None if that is not kept."""
+
+    def __repr__(self) -> str:
+        data, method = short_name(self.settings.data.name), short_name(self.settings.method_name)
+        place = f" in {self.folder}" if self.folder else ""
+        return f"<TrainedModel{place}: {method} on {data}, {len(self.classes)} classes, {self.side}×{self.side} pixels>"
 
     @classmethod
     def load(cls, run: str | Path, changes: Changes = (), *, allow: Iterable[str] = ()) -> "TrainedModel":
@@ -124,14 +130,10 @@ class TrainedModel:
 
     def predict_files(self, files: Sequence[Path]) -> Iterator[tuple[Path, Tensor]]:
         """Yield each file that can be read with its class probabilities, (Y,); images are scaled as in training."""
-        from aggmatch.data.own.pixels import decode_all
+        from aggmatch.data.own.pixels import decode_in_turn
 
-        batch = images_at_once(self.side)
-        for first in range(0, len(files), batch):
-            some = files[first : first + batch]
-            pixels, kept = decode_all(some, self.side, self.network.channels)
-            for position, probs in zip(kept, self.predict(pixels), strict=True):
-                yield some[position], probs
+        for some, pixels in decode_in_turn(files, self.side, self.network.channels, images_at_once(self.side)):
+            yield from zip(some, self.predict(pixels), strict=True)
 
     def evaluate(self, data: DataSet | str | Path) -> Evaluation:
         """Evaluate on the test images of a data set, or on a folder or .zip with one subfolder per class.

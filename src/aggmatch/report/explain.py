@@ -256,15 +256,16 @@ def panel(
     """
     why, data = explanations[0], run.data()
     terms = ", ".join(why.entries[0].terms) if why.entries else "none"
+    known = any(each.truth != UNKNOWN for each in explanations)
+    frames = "A frame is green if an example holds the image's true class and red if not. " if known else ""
     return Panel(
         f"{name}-{slug(run.name)}",
         f"{title or 'Why this label?'} {run.name}",
         f"Training images with the network's own prediction p, the refined distribution p̄ and the votes of "
         f"{describe_voters(why)}. Below them, those {len(why.entries)} of {why.filled:,} stored examples that carry "
-        f"most weight: share of the attention, class held with its probability, terms of the similarity ({terms}). A "
-        f"frame is green if an example holds the image's true class and red if not; ★ marks the label that "
-        f"its image was given. {words + ' ' if words else ''}{run.describe()}, step {why.step:,}; plain images, online "
-        f"network.",
+        f"most weight: share of the attention, class held with its probability, terms of the similarity ({terms}). "
+        f"{frames}★ marks the label that its image was given. {words + ' ' if words else ''}{run.describe()}, step "
+        f"{why.step:,}; plain images, online network.",
         [Plot(f"image-{why.index}", draw(why, data), heading(why, data.classes)) for why in explanations],
     )
 

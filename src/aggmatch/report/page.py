@@ -151,11 +151,12 @@ def title(runs: Sequence[StoredRun]) -> str:
 def view(run: StoredRun, color: str) -> dict[str, Any]:
     """What the templates show of one run in tables and lists."""
     images = summary.test_images(run)
+    tested = run.tested if images is None else images
     return {
         "run": run,
         "color": color,
         "images": images,
-        "enough": images is None or images >= FEW_TEST_IMAGES,
+        "enough": tested is None or tested >= FEW_TEST_IMAGES,
         "right": summary.correct(run.accuracy, images),
         "interval": summary.interval_of(run.accuracy, images),
         "precision": run.pseudo_labels("precision"),
@@ -236,24 +237,34 @@ class Tables:
 def make_tables(runs: Sequence[StoredRun], progress: Progress) -> Tables:
     """Results by class, by confidence and in pairs."""
     tables = Tables()
-    try:
-        for run in (run for run in first_of_groups(runs) if run.has_model):
-            result = test_results.test_predictions(run, progress)
-            if not run.finished:
-                tables.remarks.append(
-                    f"{run.name} is not finished: its predictions are those of the {run.model_words}, right on "
-                    f"{result.accuracy:.2f} % of the test images."
-                )
-            tables.classes.append(test_results.class_results(run))
-            tables.accepted.append({row.threshold: row for row in test_results.accepted(result)})
+    for run in (run for run in first_of_groups(runs) if run.has_model):
+        try:
+            add_results(tables, run, progress)
             tables.gallery = test_results.make_gallery(run) if len(runs) == 1 else None
-            tables.names.append(run.name)
-            if changed := test_results.discrepancy(run):
-                tables.remarks.append(changed)
+        except AggMatchError as error:
+            tables.notes.append(str(error))
+    try:
         tables.paired += [test_results.paired(first, second, progress) for first, second in best_pairs(runs)]
     except AggMatchError as error:
         tables.notes.append(str(error))
+    tables.notes = list(dict.fromkeys(tables.notes))
     return tables
+
+
+def add_results(tables: Tables, run: StoredRun, progress: Progress) -> None:
+    """Add the results of one run; an `AggMatchError` leaves the tables as they were."""
+    result = test_results.test_predictions(run, progress)
+    classes, changed = test_results.class_results(run), test_results.discrepancy(run)
+    if not run.finished:
+        tables.remarks.append(
+            f"{run.name} is not finished: its predictions are those of the {run.model_words}, right on "
+            f"{result.accuracy:.2f} % of the test images."
+        )
+    tables.classes.append(classes)
+    tables.accepted.append({row.threshold: row for row in test_results.accepted(result)})
+    tables.names.append(run.name)
+    if changed:
+        tables.remarks.append(changed)
 
 
 class ClassTable(NamedTuple):

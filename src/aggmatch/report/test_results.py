@@ -54,9 +54,14 @@ def predict_test_images(run: StoredRun, progress: Progress) -> Evaluation:
     """Predict the test images in chunks, with progress lines."""
     here, allowed = {"runtime.device": run.settings.runtime.device}, parts_named(run.settings.to_dict())
     model = TrainedModel.load(run.folder.path, here, allow=allowed)  # the run was read, so its code is allowed
-    test = run.data().test
+    data, test = run.data(), run.data().test
     if not len(test):
         raise AggMatchError(f"{run.name} has no test images.")
+    if model.classes != data.classes:  # of a folder, which may have got more
+        raise AggMatchError(
+            f"{run.name} was trained with the classes {', '.join(model.classes)}, but {run.data_name} has "
+            f"{', '.join(data.classes)} now, so its results on the test images are left out."
+        )
     progress(f"Model of {run.name} on {len(test):,} test images ...")
     chunks, last = [], monotonic()
     for chunk in torch.arange(len(test)).split(CHUNK):

@@ -17,6 +17,7 @@ from aggmatch.registry import refuse_code, short_name
 from aggmatch.settings import RunSettings, parts_named, resolve
 from aggmatch.storage.files import (
     SEAL,
+    check_writable,
     digest,
     is_intact,
     is_part,
@@ -122,6 +123,12 @@ class RunFolder:
         if self.holds_run:
             problem = f"{self.path} already holds a run. Resume it, or choose another folder."
             raise AggMatchError(problem, options="--resume, --out")
+
+    def check_usable(self, split: bytes) -> None:
+        """Raise an `AggMatchError` if no run can start here, before the work of minutes; creates nothing."""
+        check_writable(self.config)
+        if self.path.exists():
+            self.check_empty(split)
 
     def create(self, split: bytes, config: Mapping[str, Any]) -> None:
         """Start a run in a folder that is empty or does not exist yet.

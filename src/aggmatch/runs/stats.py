@@ -152,9 +152,12 @@ def likeness(settings: RunSettings, *, any_fold: bool = False) -> str:
 
 
 def departures(planned: RunSettings, settings: RunSettings) -> dict[str, tuple[Any, Any]]:
-    """Dotted keys in which a run departs from what was planned → (planned, done); fold and length are left out."""
+    """Dotted keys in which a run departs from what was planned → (planned, done).
+
+    Fold and length are left out, and so is the file that lists kept test images, which is in the run's own folder.
+    """
     changes = differences(without_cadence(planned), without_cadence(settings))
-    return {key: pair for key, pair in changes.items() if key != "data.fold"}
+    return {key: pair for key, pair in changes.items() if key not in ("data.fold", "data.test_images")}
 
 
 def describe_departures(changes: Mapping[str, tuple[Any, Any]]) -> str:
@@ -224,7 +227,7 @@ def group_names(runs: "Sequence[StoredRun]") -> list[str]:
 
 def compared_settings(run: "StoredRun") -> dict[str, Any]:
     """Dotted settings that decide a run's result, except its method and those that only distinguish repetitions."""
-    left_out = ["method.name", "data.fold", "data.split", "data.noise_rate", "train.seed"]
+    left_out = ["method.name", "data.fold", "data.split", "data.noise_rate", "data.test_images", "train.seed"]
     left_out += [f"train.{name}" for name in CADENCE]
     settings = {key: value for key, value in flatten(run.settings.identity()).items() if key not in left_out}
     if not settings["data.noise_map"]:
@@ -251,6 +254,8 @@ def describe_setting(key: str, value: Any) -> str:
             return f"{value} labels"
         case "recipe":
             return f"{value} recipe"
+        case "train.start_from" | "data.labels_file":
+            return f"{'from' if key == 'train.start_from' else 'labels of'} {Path(value).name}"
         case _:
             shown = str(value).lower() if isinstance(value, bool) else value
             return f"{key.split('.', 1)[1]} {shown}"

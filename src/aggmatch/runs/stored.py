@@ -237,6 +237,11 @@ class StoredRun:
         return sorted(self.folder.snapshots.glob("step-*.safetensors")) if self.path else []
 
     @property
+    def tested(self) -> int | None:
+        """Number of its test images, which the split of own images lists; None for other data and results files."""
+        return len(self.drawn["test_images"]) if self.path and "test_images" in self.drawn else None
+
+    @property
     def checkpoint_step(self) -> int | None:
         """The step of its newest checkpoint while it is not finished; None for a finished run or without one."""
         saved = checkpoint.found(self.folder.checkpoints) if self.path and not self.finished else []

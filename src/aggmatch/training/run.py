@@ -46,7 +46,7 @@ class Stopped(Exception):  # noqa: N818 - not an error: the run is saved and can
         self.step, self.signal_number = step, signal_number
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A training run and its folder. `start` and `resume` make it; iterating over `train()` advances it.
 
@@ -69,6 +69,9 @@ class Run:
     started: float = field(default_factory=time.monotonic)
     new: bool = False
     """Whether this process has created the folder."""
+
+    def __repr__(self) -> str:
+        return f"<Run in {self.folder.path}: step {self.state.steps_done:,} of {self.settings.train.steps:,}>"
 
     @property
     def seconds(self) -> float:
@@ -315,10 +318,12 @@ def start(
     if is_own_images(settings.data.name) and folder.path.resolve().is_relative_to(Path(settings.data.name).resolve()):
         raise AggMatchError(f"{out} is inside the folder of images, where it would be a class. Choose another.")
     data = data or read_data(settings, download, processes)
+    split = make_split(data, settings.data)  # a class without a label is the first thing to correct
     check_data(data, settings)
-    split = make_split(data, settings.data)
     if settings.data.split is not None:  # it decides both
         settings = replace(settings, data=replace(settings.data, labels=len(split.labeled), fold=split.fold))
+    if processes.first:
+        folder.check_usable(split.encoded())
     if on_read:
         on_read(data, split)
     earlier = RunFolder(Path(settings.train.start_from)) if settings.train.start_from else None

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.data.photos import paint
 
-from aggmatch.data.own.folder import find_images, own_table, table_layout
+from aggmatch.data.own.folder import find_images, own_table, table_layout, unused_table
 from aggmatch.errors import AggMatchError
 
 
@@ -80,3 +80,14 @@ def test_a_table_in_the_folder_counts_if_there_are_no_folders_of_classes(photos)
     assert own_table(photos) == photos / "labels.csv"
     paint(photos / "rose/1.png")
     assert own_table(photos) is None, "the folders deep and rose are two classes"
+
+
+def test_a_table_that_is_not_used_is_named(photos):
+    assert not unused_table(photos)
+    (photos / "labels.csv").touch()
+    assert not unused_table(photos), "it is used"
+    paint(photos / "rose/1.png")
+    assert unused_table(photos) == photos / "labels.csv"
+    (photos / "labels.jsonl").touch()
+    assert unused_table(photos) == photos / "labels.jsonl"
+    assert not unused_table(photos / "gone.zip")

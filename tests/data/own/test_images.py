@@ -312,6 +312,17 @@ def test_arrays_are_a_data_set_and_may_be_in_a_zip(tmp_path):
         load(str(tmp_path / "data.npz"), labels_file="labels.csv")
 
 
+def test_images_of_an_array_are_called_by_their_rows(tmp_path):
+    pixels = np.arange(12, dtype=np.uint8)[:, None, None].repeat(8, 1).repeat(8, 2)
+    labels = np.array([0, 1] * 5 + [-1, -1])
+    np.savez(tmp_path / "data.npz", images=pixels, labels=labels)
+    data = load(str(tmp_path / "data.npz"), side=8)
+    for part in (data.train, data.test):
+        assert part.names == tuple(f"row {row}" for row in part.pixels[:, 0, 0, 0].tolist())
+    np.savez(tmp_path / "both.npz", images=pixels, labels=labels, test_images=pixels[:2], test_labels=labels[:2])
+    assert load(str(tmp_path / "both.npz"), side=8).test.names == ("test row 0", "test row 1")
+
+
 def test_arrays_with_one_class_fail(tmp_path):
     np.savez(tmp_path / "one.npz", images=np.zeros((3, 8, 8), dtype=np.uint8), labels=np.array([4, 4, -1]))
     with pytest.raises(AggMatchError, match=r"one\.npz must be of at least two classes, got only '4'"):

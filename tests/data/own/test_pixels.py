@@ -9,7 +9,7 @@ from tests.data.photos import LONG_AGO, paint
 
 from aggmatch.data.own import pixels as module
 from aggmatch.data.own.decode import decode_stream
-from aggmatch.data.own.pixels import decode_all
+from aggmatch.data.own.pixels import decode_all, decode_in_turn
 from aggmatch.storage.cache import Cache
 
 
@@ -23,6 +23,17 @@ def test_a_warning_names_unreadable_files_which_are_left_out(tmp_path):
         pixels, kept = decode_all([*files, cut, paint(tmp_path / "last.png")], 8, 3)
     assert kept == [0, 5]
     assert pixels.shape == (2, 3, 8, 8)
+
+
+def test_files_read_in_turn_have_one_warning_in_the_end(tmp_path):
+    files = [paint(tmp_path / f"{k}.png", (10 * k, 0, 0)) for k in range(7)]
+    for bad in (0, 5):
+        files[bad].write_text("not an image")
+    with pytest.warns(UserWarning, match=r"2 of 7 files cannot be read .*0\.png .*5\.png") as caught:
+        batches = list(decode_in_turn(files, 8, 3, 3))
+    read = [pair for some, pixels in batches for pair in zip(some, pixels[:, 0, 0, 0].tolist(), strict=True)]
+    assert read == [(files[k], 10 * k) for k in (1, 2, 3, 4, 6)]
+    assert len(caught) == 1
 
 
 @pytest.fixture

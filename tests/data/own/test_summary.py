@@ -67,6 +67,16 @@ def test_other_classes_are_not_doubted(name):
     assert not doubts(data_set(GOOD.train, GOOD.test, "hat", name))
 
 
+@pytest.mark.parametrize("names", [("Cat", "cat"), ("t-shirt", "t shirt"), ("e\u0301te\u0301", "été"), ("A ", "a")])
+def test_classes_that_differ_only_in_case_spaces_or_hyphens_are_doubted(names):
+    (doubt,) = doubts(data_set(GOOD.train, GOOD.test, *names))
+    assert doubt.startswith(f"'{names[0]}' and '{names[1]}' are different classes.")
+
+
+def test_classes_of_signs_alone_are_not_similar():
+    assert not doubts(data_set(GOOD.train, GOOD.test, "-", "--"))
+
+
 def test_one_image_in_two_classes_is_named():
     train = images([0, 1, 1, -1, 0])
     train.pixels[2] = train.pixels[4] = train.pixels[0]
@@ -95,3 +105,6 @@ def test_training_without_unlabelled_or_test_images_is_doubted():
 def test_classes_without_a_test_image_are_named():
     (doubt,) = doubts(data_set(images([0, 0, 1, -1, -1]), images([0] * 20, 100)))
     assert doubt.startswith("There is no test image of 'hat', so that")
+    assert "Label at least two" in doubt
+    (doubt,) = doubts(data_set(images([0, 0, 1, 1, -1]), images([0] * 20, 100)))
+    assert "Label at least two" not in doubt, "it has two labels; other test images were kept or given"

@@ -194,10 +194,20 @@ def warn_about_loose_images(*folders: Path) -> None:
 # A table of labels ------------------------------------------------------------------------------------------------
 
 
+def tables_in(path: Path) -> list[Path]:
+    """Return the tables of labels in a folder, the one to use first."""
+    return [path / name for name in (EVENTS, TABLE) if (path / name).is_file()]
+
+
 def own_table(path: Path) -> Path | None:
     """Return the table of labels in a folder without folders of classes; None if it has none."""
-    tables = [path / name for name in (EVENTS, TABLE) if (path / name).is_file()]
+    tables = tables_in(path)
     return tables[0] if tables and len(folders_of_classes(path, training_root(path))) < 2 else None
+
+
+def unused_table(path: Path) -> Path | None:
+    """Return the table of labels in a folder whose subfolders are the classes; None if there is none."""
+    return next(iter(tables_in(path)), None) if path.is_dir() and own_table(path) is None else None
 
 
 def table_layout(path: Path, table: Path) -> Layout:

@@ -125,10 +125,15 @@ def from_arrays(arrays: Arrays, name: str, holdout: float, folder: Path | None =
     """Return the content of an .npz file as a data set. folder: see `hold_out`."""
     if len(arrays.classes) < 2:
         raise AggMatchError(f"The labels of {name} must be of at least two classes, got {found(arrays.classes)}.")
-    train, test = arrays.train, arrays.test
+    train, test = called(arrays.train, "row"), arrays.test and called(arrays.test, "test row")
     if test is None:
         train, test = hold_out(train, [str(number).encode() for number in range(len(train))], holdout, folder)
     return DataSet(name, train, test, arrays.classes, mirror=True)
+
+
+def called(images: Images, word: str) -> Images:
+    """Return images with a name for each, its row in the file, which stays the same if others become test images."""
+    return Images(images.pixels, images.labels, tuple(f"{word} {number}" for number in range(len(images))))
 
 
 def read_labeled(

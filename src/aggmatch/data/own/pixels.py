@@ -8,7 +8,7 @@ import hashlib
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BufferedReader
@@ -115,6 +115,27 @@ def decode_all(
     return torch.from_numpy(pixels), good
 
 
+def decode_in_turn(files: Sequence[Path], side: int, channels: int, batch: int) -> Iterator[tuple[list[Path], Tensor]]:
+    """Yield readable files with their images, at most `batch` at a time; one warning at the end names all others.
+
+    Example: `for files, pixels in decode_in_turn(photos, side=32, channels=3, batch=100): ...`.
+    """
+    shape, problems = (channels, side, side), dict[int, str]()
+    for first in range(0, len(files), batch):
+        some = files[first : first + batch]
+        pixels = new_pixels((len(some), *shape), None)
+        _, bad = read_files(some, pixels, nothing(shape), [-1] * len(some), lambda *_: None, with_digests=False)
+        problems |= {first + position: why for position, why in bad.items()}
+        good = [position for position in range(len(some)) if position not in bad]
+        yield [some[position] for position in good], torch.from_numpy(keep_rows(pixels, good))
+    warn_unreadable(files, problems)
+
+
+def nothing(shape: tuple[int, ...]) -> Decoded:
+    """Return what a cache holds before the first image of this shape."""
+    return Decoded([], [], np.empty((0, *shape), dtype=np.uint8))
+
+
 def lookup(cache: Cache | None, key: str, shape: tuple[int, ...]) -> Decoded:
     """Return what the cache holds; nothing if that is missing or something else."""
     try:
@@ -122,7 +143,7 @@ def lookup(cache: Cache | None, key: str, shape: tuple[int, ...]) -> Decoded:
             return Decoded.of(arrays, shape)
     except (ValueError, KeyError, TypeError):  # somebody else wrote the entry
         pass
-    return Decoded([], [], np.empty((0, *shape), dtype=np.uint8))
+    return nothing(shape)
 
 
 def stamp_of(file: Path, root: Path) -> Stamp:

@@ -1,6 +1,7 @@
 """What was read, in one line, and what looks wrong about it before hours of training depend on it."""
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 
 from aggmatch.data.images import UNKNOWN, DataSet
@@ -47,7 +48,7 @@ def doubts(data: DataSet, split: Split | None = None) -> list[str]:
 
     Example: `doubts(load("photos"))` may hold "All training images have a label ...".
     """
-    found = [*strange_classes(data.classes), *copies(data)]
+    found = [*strange_classes(data.classes), *similar_classes(data.classes), *copies(data)]
     if sum(label_counts(data, split)) == len(data.train):
         found.append(
             "All training images have a label: there are no unlabelled images to learn from, so a method can hardly be "
@@ -58,9 +59,11 @@ def doubts(data: DataSet, split: Split | None = None) -> list[str]:
         found.append("There are no test images: nobody will know how good the model is.")
     elif untested:
         names = some_of([f"'{data.classes[number]}'" for number in untested])
+        counts = label_counts(data, None)  # of two labels one is tested, unless a folder or an earlier run decides
+        label = "Label at least two images of each class, or add" if min(counts[k] for k in untested) < 2 else "Add"
         found.append(
             f"There is no test image of {names}, so that the accuracy says nothing about "
-            f"{'it' if len(untested) == 1 else 'them'}. Label at least two images of each class, or add test images."
+            f"{'it' if len(untested) == 1 else 'them'}. {label} test images."
         )
     return found
 
@@ -76,6 +79,17 @@ def strange_classes(classes: Sequence[str]) -> Iterator[str]:
                     f"'{name}' is used as a class. If it holds {MEANT[special]}, call the folder '{special}'"
                     f"{' or leave the labels of the table empty' if special == 'unlabeled' else ''}."
                 )
+
+
+def similar_classes(classes: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for classes that were perhaps meant to be one: Cat and cat, t-shirt and t_shirt."""
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        plain = re.sub(r"[\s_-]+", "", unicodedata.normalize("NFC", name).casefold())
+        alike.setdefault(plain or name, []).append(f"'{name}'")
+    for names in alike.values():
+        if len(names) > 1:
+            yield f"{', '.join(names[:-1])} and {names[-1]} are different classes. If you mean one, use one name."
 
 
 def copies(data: DataSet) -> Iterator[str]:

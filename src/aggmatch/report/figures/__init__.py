@@ -40,7 +40,8 @@ CHAPTERS: Mapping[str, Chapter] = {
     ),
     "pseudo-labels": Chapter(
         "Pseudo labels up close",
-        "Unlabelled images with the pseudo labels of the method, compared with the truth, which training never sees.",
+        "Unlabelled images with the pseudo labels of the method. Training never sees the truth; where it is known, "
+        "they are compared with it.",
     ),
     "attention": Chapter(
         "Where aggregation looks",

@@ -49,6 +49,8 @@ class Quantity(NamedTuple):
     """Factor between the logged and the drawn value."""
     most: float | None = None
     """The largest possible value if the quantity is a share, whose smallest is 0."""
+    meaning: str = ""
+    """A sentence for the caption, if its name does not say it."""
 
 
 def curve_panels(
@@ -66,7 +68,8 @@ def curve_panels(
     """
     present = [quantity for quantity in quantities if any(numbers(curve(run, quantity)) for run in runs)]
     if present:
-        yield Panel(name, title, f"{words} {describe_runs(runs)}", draw_curves(runs, present, one_scale=one_scale))
+        caption = " ".join([words, *filter(None, [quantity.meaning for quantity in present]), describe_runs(runs)])
+        yield Panel(name, title, caption, draw_curves(runs, present, one_scale=one_scale))
 
 
 def describe_runs(runs: Sequence[StoredRun]) -> str:
@@ -226,15 +229,27 @@ def losses(runs: Sequence[StoredRun]) -> Iterator[Panel]:
 
 
 PSEUDO_LABELS = (
-    Quantity("pseudo_precision", "precision", "Precision, %", 100, most=100),
-    Quantity("pseudo_recall", "recall", "Recall, %", 100, most=100),
-    Quantity("pseudo_coverage", "coverage", "Coverage, %", 100, most=100),
-    Quantity("confidence", "confidence", "Mean confidence", most=1),
+    Quantity(
+        "pseudo_precision",
+        "precision",
+        "Precision, %",
+        100,
+        most=100,
+        meaning="Precision: share of right ones among them, by the truth, which training does not see; a gap if none "
+        "counts.",
+    ),
+    Quantity("pseudo_recall", "recall", "Recall, %", 100, most=100, meaning="Recall: right ones over all images."),
+    Quantity("pseudo_coverage", "coverage", "Coverage, %", 100, most=100, meaning="Coverage: mean weight."),
+    Quantity(
+        "confidence",
+        "confidence",
+        "Mean confidence",
+        most=1,
+        meaning="Confidence: each method's own, before any threshold.",
+    ),
 )
 PSEUDO_WORDS = (
-    "Pseudo labels of unlabelled images compared with the truth, which training does not see; each counts with its "
-    "weight in the loss. Precision: share of right ones among them, a gap if none counts. Recall: right ones over all "
-    "images. Coverage: mean weight. Confidence: each method's own, before any threshold. Means between two log steps."
+    "Pseudo labels of unlabelled images, each counted with its weight in the loss; means between two log steps."
 )
 
 
