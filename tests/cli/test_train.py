@@ -36,6 +36,20 @@ def test_a_run_prints_its_accuracy_and_its_folder(trained):
     assert "step 6/6" in out
 
 
+def test_several_tries_name_the_one_with_the_lowest_loss_and_continue(run, tmp_path):
+    words = ["train", "digits", "--method", "supervised", *QUICK, "--out", "run", "--quiet", "--tries"]
+    code, out, err = run(*words, "2")
+    assert code == 0, err
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"run", "run-seed1"}
+    before = (tmp_path / "run/summary.json").read_text()
+    code, out, err = run(*words, "3")
+    assert code == 0, err
+    assert (tmp_path / "run/summary.json").read_text() == before, "a finished try is not trained again"
+    found = re.search(r"Seed (\d) has the lowest loss. Run folder: (run\S*)", out)
+    assert found
+    assert json.loads((tmp_path / found[2] / "config.json").read_text())["train"]["seed"] == int(found[1])
+
+
 def test_the_median_states_its_number_of_evaluations(run):
     code, out, _ = run("train", "--method", "supervised", *QUICK, "--set", "train.evaluate_every=2")
     assert code == 0

@@ -57,6 +57,9 @@ def train(
         typer.Option("--from", metavar="RUN", help="Start from the networks of an earlier run, with its test images."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
+    tries: Annotated[
+        int, typer.Option(help="Train with this many seeds and name the run with the lowest loss.", min=1)
+    ] = 1,
     data_dir: DataDir = None,
     download: Download = False,
     device: Device = None,
@@ -96,6 +99,11 @@ def train(
         if out is None:
             out = Path("runs") / run_name(resolve(with_split(layers)))
             out = Path(processes.share(str(earlier.free_folder(out) if from_ is not None else out)))
+        if tries > 1:
+            if processes.divides:
+                raise AggMatchError("--tries trains whole runs, which several processes cannot share. Leave it out.")
+            train_tries(resolve(with_split(layers)), out, tries, quiet=quiet, download=download)
+            return
         if resume:
             run = loop.resume(out, layers, download=download, allow=allow_code or (), processes=processes)
             if not run.finished:
@@ -109,6 +117,26 @@ def train(
         follow_run(run, quiet=quiet or not processes.first)
         if not quiet and processes.first:
             print_summary(run)
+
+
+def train_tries(settings: "RunSettings", out: Path, count: int, *, quiet: bool, download: bool) -> None:
+    """Train runs that differ in their seed, resume those that exist, and say which one has the lowest loss."""
+    from aggmatch.cli.cluster import Place, raise_failed, train_all
+    from aggmatch.data import load_for, make_split
+    from aggmatch.devices import choose_device
+    from aggmatch.experiments import tries
+    from aggmatch.experiments.planned import collect
+
+    runtime = settings.runtime
+    data = load_for(settings.data, runtime.data_dir, download, cache_dir=runtime.cache_dir)
+    say_what_was_read(settings, data, make_split(data, settings.data), quiet=quiet, timed=False)
+    runs = tries.plan(settings, out, count)
+    place = Place(at_once=tries.at_once(count, choose_device(runtime.device).type))
+    failed = train_all(runs, place.engine(out, quiet=quiet, download=download), quiet=quiet)
+    best, *others = tries.by_loss(collect(runs))
+    stdout.print(tries.table([best, *others]).without_empty())
+    say(f"Seed {best.settings.train.seed} has the lowest loss. Run folder: {best.path}")
+    raise_failed(failed, len(runs))
 
 
 def say_what_was_read(settings: "RunSettings", data: "DataSet", split: "Split", *, quiet: bool, timed: bool) -> None:

@@ -186,7 +186,7 @@ def better_start(run: StoredRun) -> str:
     named = "cold-start"
     if run.settings.recipe != named and run.settings.method_name in NAMED.get(named, {}):
         return f"Try --recipe {named}, or label a few more images of each class."
-    return "Label a few more images of each class, or compare with a method that has the recipe cold-start."
+    return "Try several seeds with --tries 3, or label a few more images of each class."
 
 
 def judge_weight(line: Mapping[str, Any]) -> str:

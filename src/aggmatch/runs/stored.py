@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypedDict, TypeVar
 
 from aggmatch.config import Layer
@@ -126,6 +127,12 @@ class StoredRun:
     def median(self) -> Median | None:
         """Median of the last evaluations; None before the first."""
         return median_of_last([accuracy for _, accuracy in self.evaluations])
+
+    @property
+    def last_loss(self) -> float | None:
+        """Mean training loss in the last tenth of the log; None if no loss was logged."""
+        losses = [record["loss"] for record in self.records if "loss" in record]
+        return fmean(losses[-max(len(losses) // 10, 1) :]) if losses else None
 
     @property
     def class_accuracy(self) -> Mapping[str, float]:

@@ -1,0 +1,54 @@
+"""Several tries of one run with different seeds; the training loss tells the best.
+
+With a few labels per class, one start finds all classes and the next one confuses two of them for good. The second fits
+the views of the unlabelled images less well. So its loss is higher, and no further label is needed to see that.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from aggmatch.errors import AggMatchError
+from aggmatch.experiments.planned import PlannedRun
+from aggmatch.runs.stored import StoredRun
+from aggmatch.settings import RunSettings
+from aggmatch.tables import Table
+
+
+def plan(settings: RunSettings, out: Path, count: int) -> list[PlannedRun]:
+    """Return runs that differ in the setting `train.seed` alone.
+
+    The first one has the given settings and folder. The others have the next seeds, and folders beside it.
+
+    Example: `plan(resolve({}), Path("runs/mine"), 3)` has the folders `mine`, `mine-seed1` and `mine-seed2`.
+    """
+    first = settings.train.seed
+    return [
+        PlannedRun(
+            replace(settings, train=replace(settings.train, seed=seed)),
+            out if seed == first else out.with_name(f"{out.name}-seed{seed}"),
+            f"seed {seed}",
+        )
+        for seed in range(first, first + count)
+    ]
+
+
+def by_loss(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """Return the finished runs, the lowest loss at the end first. Raises an `AggMatchError` if there is none."""
+    losses = [(run.last_loss, run) for run in runs if run.finished]
+    known = [(loss, run) for loss, run in losses if loss is not None]
+    if not known:
+        raise AggMatchError("No try is finished, so none can be chosen.")
+    return [run for _, run in sorted(known, key=lambda pair: pair[0])]
+
+
+def table(runs: Sequence[StoredRun]) -> Table:
+    """Return one row per run."""
+    rows = [[run.settings.train.seed, f"{run.last_loss:.4f}", run.accuracy, str(run.path)] for run in runs]
+    return Table(["seed", "loss", "test accuracy %", "folder"], rows, "Tries; the loss chooses, not the test images")
+
+
+def at_once(count: int, device: str) -> int:
+    """Return how many runs to train at the same time on a kind of device: on a CPU, one per core."""
+    return min(count, os.cpu_count() or 1) if device == "cpu" else 1
