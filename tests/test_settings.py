@@ -244,6 +244,11 @@ def test_the_first_steps_of_a_recipe_take_a_part_of_a_short_run(steps, warmup, r
     assert [method[key] for key in ("warmup", "rotation_steps", "alignment_steps")] == [warmup, rotation, alignment]
 
 
+def test_a_wrong_number_of_steps_is_named_and_not_what_follows_from_it():
+    with pytest.raises(InvalidValue, match=r"train\.steps"):
+        resolve({"data.name": "cifar10", "train.steps": -5})
+
+
 @pytest.mark.parametrize("steps", [1, 7, 19, 20, 39, 50, 333, 1001, 20_000, 99_999, 2**20])
 @pytest.mark.parametrize("data", ["digits", "cifar10"])
 def test_every_run_has_twenty_log_lines_and_evaluations_or_one_for_each_step(data, steps):

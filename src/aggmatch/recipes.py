@@ -171,7 +171,8 @@ SHORT: dict[str, Any] = {
     "optim.lr": 0.03,
 }
 NAMED_ON: dict[tuple[str, str, str], dict[str, Any]] = {
-    ("cold-start", "digits", "aggmatch"): SHORT | {"method.alignment_steps": 0, "optim.weight_decay": 0.08},
+    ("cold-start", "digits", "aggmatch"): SHORT
+    | {"method.alignment_steps": 0, "method.sharpening": 0.1, "optim.weight_decay": 0.08},
     ("cold-start", "digits", "fixmatch"): SHORT | {"optim.weight_decay": 0.04},
 }
 """What a named recipe changes for a method on a data set: digits train for 1,000 steps."""

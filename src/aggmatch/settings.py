@@ -285,7 +285,7 @@ def method_recipe(data: str, method: str, named: str) -> list[Layer]:
 
 def fitted(named: Layer, steps: object) -> Layer:
     """Return a layer with shorter first steps, if those of a named recipe would take too much of a run."""
-    if not isinstance(steps, int):  # an error that the validator reports
+    if not isinstance(steps, int) or steps < 1:  # an error that the validator reports
         return Layer(named.source, {})
     most = {key: steps // share for key, share in SHARES.items() if named.values.get(key)}
     return Layer(named.source, {key: limit for key, limit in most.items() if named.values[key] > limit})

@@ -197,6 +197,14 @@ def test_a_restored_state_continues_bit_for_bit(name, toy_resume):
     assert all(torch.equal(tensor, got.tensors[key]) for key, tensor in expected.tensors.items())
 
 
+@pytest.mark.parametrize(
+    ("loss", "part", "name"), [(torch.ones(3), torch.ones(()), "loss"), (torch.ones(()), torch.ones(3), "mine")]
+)
+def test_a_loss_with_rows_is_refused_by_its_name(loss, part, name):
+    with pytest.raises(AggMatchError, match=name):
+        StepResult(loss, {"mine": part})
+
+
 def test_parts_of_a_result_carry_no_gradient():
     loss = torch.ones((), requires_grad=True) * 2
     result = StepResult(loss, {"loss_labeled": loss})

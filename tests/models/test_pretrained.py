@@ -136,7 +136,7 @@ def test_a_file_without_weights_is_named(tmp_path: Path, content: bytes):
 
 
 def test_a_backbone_without_weights_says_how_to_get_some():
-    with pytest.raises(AggMatchError, match=r"aggmatch\[pretrained\]"):
+    with pytest.raises(AggMatchError, match=r"tiny.*model\.weights"):
         load_pretrained(Tiny(), "tiny", None)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from aggmatch.config import Settings
+from aggmatch.errors import AggMatchError
 from aggmatch.functional import Aggregate, PseudoLabels
 from aggmatch.models import Network, Output
 
@@ -111,6 +112,9 @@ class StepResult:
     """Pseudo labels of the unlabelled batch. The trainer compares them with the true labels, where these are known."""
 
     def __post_init__(self) -> None:
+        wrong = [name for name, value in {**self.parts, "loss": self.loss}.items() if value.ndim]
+        if wrong:
+            raise AggMatchError(f"A method must return 0-d tensors for the log, but its {', '.join(wrong)} have rows.")
         object.__setattr__(self, "parts", {name: part.detach() for name, part in self.parts.items()})
 
 

@@ -45,7 +45,10 @@ def load_pretrained(backbone: nn.Module, name: str, file: str | None) -> None:
     elif getattr(backbone, "pretrained", False):  # it loaded its weights when it was built
         return
     else:
-        raise AggMatchError(f"There are no pretrained weights for {name}. {HINT}")
+        raise AggMatchError(
+            f"There are no pretrained weights for {name}. Name a file with model.weights, or a network that has some: "
+            f"model.name=efficientnet-lite0."
+        )
     adapted: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = getattr(
         backbone, "adapted", lambda tensors: tensors
     )
