@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from aggmatch import cli
+from aggmatch.cli.listing import recipes
 from aggmatch.training.trainer import Trainer
 
 QUICK = ["--steps", "6", "--set", "model.name=small-4", "--set", "train.batch=10", "--set", "train.unlabeled_ratio=2"]
@@ -165,6 +166,13 @@ def test_lists_show_every_part_and_where_it_comes_from(run, what, expected):
     code, out, _ = run("list", what)
     assert code == 0
     assert all(word in out for word in expected)
+
+
+def test_named_recipes_are_listed_beside_the_values_of_the_paper():
+    rows = {tuple(row[:4]): row[4:] for row in recipes().rows}
+    assert rows["cold-start", "all", "aggmatch", "method.slots"] == ["64", "2048"]
+    assert rows["cold-start", "digits", "aggmatch", "method.sharpening"] == ["0.1", "1.0"]
+    assert rows["finetune", "all", "all", "optim.lr"] == ["0.003", "0.03"]
 
 
 def test_settings_are_listed_with_the_values_of_a_data_set(run):

@@ -86,13 +86,18 @@ def recipes() -> Table:
     ]
     for named, methods in NAMED.items():
         for method, values in methods.items():
-            usual = flatten(resolve({"data.name": "cifar10", "method.name": method or "aggmatch"}).to_dict())
-            rows += [[named, "all", method or "all", key, value, usual[key]] for key, value in values.items()]
+            paper = paper_values("cifar10", method or "aggmatch")
+            rows += [[named, "all", method or "all", key, value, paper[key]] for key, value in values.items()]
     for (named, data, method), values in NAMED_ON.items():
-        usual = flatten(resolve({"data.name": data, "method.name": method}).to_dict())
-        rows += [[named, data, method, key, value, usual[key]] for key, value in values.items()]
+        paper = paper_values(data, method)
+        rows += [[named, data, method, key, value, paper[key]] for key, value in values.items()]
     shown = [[str(cell) if cell is not None else None for cell in row] for row in rows]
     return Table(["recipe", "data set", "method", "setting", "value", "paper's value"], shown)
+
+
+def paper_values(data: str, method: str) -> dict[str, Any]:
+    """Return all settings of the recipe `paper` by dotted name."""
+    return flatten(resolve({"data.name": data, "method.name": method, "recipe": "paper"}).to_dict())
 
 
 def settings(method: str, data: str | None = None) -> Table:
