@@ -17,7 +17,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from aggmatch import AggMatchClassifier, TrainedModel
 from aggmatch.errors import AggMatchError
+from aggmatch.runs.stored import read_run
 from aggmatch.training.run import Stopped
+from aggmatch.validate import InvalidValue
 
 TINY = {"model.name": "small-2", "train.batch": 8, "train.unlabeled_ratio": 1}
 
@@ -209,6 +211,23 @@ def test_the_folder_of_a_run_can_be_kept_and_its_model_loaded(tmp_path):
     assert classifier.model_.folder == tmp_path / "run"
     with pytest.raises(AggMatchError, match="already holds a run"):
         tiny(run_dir=tmp_path / "run").fit(X, y)
+
+
+def test_of_several_tries_the_one_with_the_lowest_loss_stays(tmp_path):
+    X, y = bright_and_dark()
+    chosen = tiny(tries=3, random_state=0, run_dir=tmp_path / "run").fit(X, y)
+    folders = sorted(tmp_path.iterdir())
+    losses = {path: read_run(path).last_loss or 0.0 for path in folders}
+    assert len(set(losses.values())) == len(folders) == 3
+    assert chosen.model_.folder == min(folders, key=losses.__getitem__)
+    again = tiny(tries=3, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(again.predict_proba(X), chosen.predict_proba(X))
+
+
+@pytest.mark.parametrize("tries", [0, -1, 1.5, "two"])
+def test_a_wrong_number_of_tries_is_named(tries):
+    with pytest.raises(InvalidValue, match="tries"):
+        tiny(tries=tries).fit(*bright_and_dark())
 
 
 def test_cross_validation_counts_only_images_with_a_label():

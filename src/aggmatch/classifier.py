@@ -36,6 +36,8 @@ from aggmatch.inference.model import TrainedModel
 from aggmatch.models.pretrained import weights_installed
 from aggmatch.notebook import watch
 from aggmatch.own_recipe import recipe_of_use
+from aggmatch.runs.folder import seeded
+from aggmatch.runs.stats import last_loss
 from aggmatch.settings import RunSettings, parts_named, resolve
 from aggmatch.training.run import Run, Stopped, start
 from aggmatch.validate import InvalidValue
@@ -69,6 +71,8 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     settings: any other settings of a run, dotted name → value, such as {"optim.lr": 0.01}. `data.side` is the side in
         pixels to which images are scaled, 128 for a pretrained network and else 32; smaller arrays keep their size.
         `views.flip` is whether mirrored images keep their class, true unless you say otherwise.
+    tries: number of seeds to train with; the classifier with the lowest training loss stays. With one or two labels per
+        class, some seeds confuse two classes, and the loss tells which.
     random_state: seed, or a NumPy generator that gives one; the same seed gives the same classifier on one machine.
     device: `auto`, `cpu`, `cuda` or `cuda:N`.
     run_dir: folder of the run, which must not hold one yet; None to keep no folder.
@@ -90,6 +94,7 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         image_shape: tuple[int, ...] | None = None,
         value_range: ValueRange | None = None,
         settings: Mapping[str, Any] | None = None,
+        tries: int = 1,
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
         run_dir: str | Path | None = None,
@@ -101,6 +106,7 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.image_shape = image_shape
         self.value_range = value_range
         self.settings = settings
+        self.tries = tries
         self.random_state = random_state
         self.device = device
         self.run_dir = run_dir
@@ -126,10 +132,10 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names = tuple(str(name) for name in self.classes_)
         data = DataSet(NAME, Images(pixels, labels), untested, names, mirror=True)
         if self.run_dir is not None:
-            self.model_ = self._train(start(settings, self.run_dir, data=data))
+            self.model_ = self._train_tries(settings, Path(self.run_dir), data)
         else:
             with tempfile.TemporaryDirectory(prefix="aggmatch-") as folder:
-                self.model_ = replace(self._train(start(settings, folder, data=data)), folder=None)
+                self.model_ = replace(self._train_tries(settings, Path(folder) / "run", data), folder=None)
         return self
 
     def predict(self, X: ImagesLike) -> NDArray[Any]:
@@ -242,6 +248,16 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             use = "frozen" if photos and weights_installed() else "scratch"
         named = {"recipe": "paper"} if use == "scratch" else {}
         return recipe_of_use(use, choose_device(self.device).type) | named | {"train.backbone": use}
+
+    def _train_tries(self, settings: RunSettings, folder: Path, data: DataSet) -> TrainedModel:
+        """Train with each seed and return the model with the lowest loss. folder: of the first run."""
+        if not isinstance(self.tries, int) or self.tries < 1:
+            raise InvalidValue("tries", f"must be a whole number of at least 1, got {self.tries!r}")
+        found: list[tuple[float, TrainedModel]] = []
+        for each, path in seeded(settings, folder, self.tries):
+            model = self._train(run := start(each, path, data=data))
+            found.append((last_loss(run.folder.records()) or math.inf, model))
+        return min(found, key=lambda pair: pair[0])[1]
 
     def _train(self, run: Run) -> TrainedModel:
         """Train a run to its last step and return its model; Ctrl-C ends it as it ends other Python code."""

@@ -6,32 +6,19 @@ the views of the unlabelled images less well. So its loss is higher, and no furt
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.planned import PlannedRun
+from aggmatch.runs.folder import seeded
 from aggmatch.runs.stored import StoredRun
 from aggmatch.settings import RunSettings
 from aggmatch.tables import Table
 
 
 def plan(settings: RunSettings, out: Path, count: int) -> list[PlannedRun]:
-    """Return runs that differ in the setting `train.seed` alone.
-
-    The first one has the given settings and folder. The others have the next seeds, and folders beside it.
-
-    Example: `plan(resolve({}), Path("runs/mine"), 3)` has the folders `mine`, `mine-seed1` and `mine-seed2`.
-    """
-    first = settings.train.seed
-    return [
-        PlannedRun(
-            replace(settings, train=replace(settings.train, seed=seed)),
-            out if seed == first else out.with_name(f"{out.name}-seed{seed}"),
-            f"seed {seed}",
-        )
-        for seed in range(first, first + count)
-    ]
+    """Return runs that differ in the setting `train.seed` alone; see `runs.folder.seeded`."""
+    return [PlannedRun(each, path, f"seed {each.train.seed}") for each, path in seeded(settings, out, count)]
 
 
 def by_loss(runs: Sequence[StoredRun]) -> list[StoredRun]:

@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 from zlib import crc32
@@ -266,6 +267,21 @@ def run_name(settings: RunSettings) -> str:
     data = settings.data
     name = Path(short_name(data.name)).name
     return f"{name}-{data.labels or 'all'}-{short_name(settings.method_name)}-fold{data.fold}"
+
+
+def seeded(settings: RunSettings, out: Path, count: int) -> list[tuple[RunSettings, Path]]:
+    """Return settings and folders of runs that differ in `train.seed` alone; the first pair is the given one.
+
+    Example: the folders of `seeded(resolve({}), Path("mine"), 3)` are `mine`, `mine-seed1` and `mine-seed2`.
+    """
+    first = settings.train.seed
+    return [
+        (
+            replace(settings, train=replace(settings.train, seed=seed)),
+            out if seed == first else out.with_name(f"{out.name}-seed{seed}"),
+        )
+        for seed in range(first, first + count)
+    ]
 
 
 def changed_after(path: Path, event: str) -> AggMatchError:

@@ -62,6 +62,12 @@ def median_of_last(accuracies: Sequence[float]) -> Median | None:
     return Median(statistics.median(last), len(last)) if last else None
 
 
+def last_loss(records: Iterable[Mapping[str, Any]]) -> float | None:
+    """Mean training loss in the last tenth of a log; None if no loss was logged."""
+    losses = [record["loss"] for record in records if "loss" in record]
+    return statistics.fmean(losses[-max(len(losses) // 10, 1) :]) if losses else None
+
+
 def describe_counts(medians: Iterable[Median]) -> str:
     """How many evaluations went into medians: `20 evaluations`, or `5 to 20 evaluations` if runs differ."""
     counts = [median.evaluations for median in medians]

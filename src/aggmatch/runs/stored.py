@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any, TypedDict, TypeVar
 
 from aggmatch.config import Layer
@@ -18,7 +17,15 @@ from aggmatch.errors import AggMatchError
 from aggmatch.registry import short_name
 from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder
-from aggmatch.runs.stats import Length, Median, at_least_as_good, describe_noise, median_of_last, unique_names
+from aggmatch.runs.stats import (
+    Length,
+    Median,
+    at_least_as_good,
+    describe_noise,
+    last_loss,
+    median_of_last,
+    unique_names,
+)
 from aggmatch.settings import RunSettings
 from aggmatch.validate import Natural
 
@@ -131,8 +138,7 @@ class StoredRun:
     @property
     def last_loss(self) -> float | None:
         """Mean training loss in the last tenth of the log; None if no loss was logged."""
-        losses = [record["loss"] for record in self.records if "loss" in record]
-        return fmean(losses[-max(len(losses) // 10, 1) :]) if losses else None
+        return last_loss(self.records)
 
     @property
     def class_accuracy(self) -> Mapping[str, float]:
