@@ -46,7 +46,7 @@ def test_several_tries_name_the_one_with_the_lowest_loss_and_continue(run, tmp_p
     code, out, err = run(*words, "3")
     assert code == 0, err
     assert (tmp_path / "run/summary.json").read_text() == before, "a finished try is not trained again"
-    found = re.search(r"Seed (\d) has the lowest loss. Run folder: (run\S*)", out)
+    found = re.search(r"Seed (\d) has the lowest loss\..* Run folder: (run\S*)", out)
     assert found
     assert json.loads((tmp_path / found[2] / "config.json").read_text())["train"]["seed"] == int(found[1])
 

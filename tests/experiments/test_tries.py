@@ -35,6 +35,15 @@ def test_the_lowest_loss_at_the_end_comes_first_whatever_the_accuracy(tmp_path: 
     assert [(row[0], row[1], row[2]) for row in table.rows] == [(1, "0.4000", 40.0), (0, "0.5000", 90.0)]
 
 
+@pytest.mark.parametrize(("second", "little"), [(0.401, True), (0.41, False)])
+def test_losses_that_hardly_differ_are_called_so(tmp_path: Path, second: float, little: bool):
+    write_folder(tmp_path / "a", losses(second), {})
+    write_folder(tmp_path / "b", losses(0.4), {}, train__seed=1)
+    said = tries.verdict(tries.by_loss([read_run(tmp_path / name) for name in "ab"]))
+    assert said.startswith("Seed 1 ")
+    assert ("means little" in said) == little
+
+
 def test_the_loss_at_the_end_is_the_mean_of_the_last_tenth(tmp_path: Path):
     run = read_run(write_folder(tmp_path / "a", losses(*[5.0] * 18, 1.0, 2.0), {}))
     assert run.last_loss == 1.5

@@ -133,9 +133,9 @@ def train_tries(settings: "RunSettings", out: Path, count: int, *, quiet: bool, 
     runs = tries.plan(settings, out, count)
     place = Place(at_once=tries.at_once(count, choose_device(runtime.device).type))
     failed = train_all(runs, place.engine(out, quiet=quiet, download=download), quiet=quiet)
-    best, *others = tries.by_loss(collect(runs))
-    stdout.print(tries.table([best, *others]).without_empty())
-    say(f"Seed {best.settings.train.seed} has the lowest loss. Run folder: {best.path}")
+    stored = tries.by_loss(collect(runs))
+    stdout.print(tries.table(stored).without_empty())
+    say(tries.verdict(stored))
     raise_failed(failed, len(runs))
 
 

@@ -15,6 +15,9 @@ from aggmatch.runs.stored import StoredRun
 from aggmatch.settings import RunSettings
 from aggmatch.tables import Table
 
+ALIKE = 0.01
+"""Share of the loss below which a difference between two tries says nothing."""
+
 
 def plan(settings: RunSettings, out: Path, count: int) -> list[PlannedRun]:
     """Return runs that differ in the setting `train.seed` alone; see `runs.folder.seeded`."""
@@ -34,6 +37,16 @@ def table(runs: Sequence[StoredRun]) -> Table:
     """Return one row per run."""
     rows = [[run.settings.train.seed, f"{run.last_loss:.4f}", run.accuracy, str(run.path)] for run in runs]
     return Table(["seed", "loss", "test accuracy %", "folder"], rows, "Tries; the loss chooses, not the test images")
+
+
+def verdict(runs: Sequence[StoredRun]) -> str:
+    """Return which of the runs is the best, and whether that means much. runs: the lowest loss first."""
+    best = runs[0]
+    said = f"Seed {best.settings.train.seed} has the lowest loss."
+    losses = [run.last_loss or 0.0 for run in runs]
+    if len(runs) > 1 and losses[1] < losses[0] * (1 + ALIKE):
+        said += f" Seed {runs[1].settings.train.seed} is within {ALIKE:.0%} of it, so the choice means little."
+    return f"{said} Run folder: {best.path}"
 
 
 def at_once(count: int, device: str) -> int:
