@@ -57,5 +57,5 @@ def test_without_a_finished_try_none_is_chosen(tmp_path: Path):
 
 @pytest.mark.parametrize(("device", "cores", "expected"), [("cpu", 2, 2), ("cpu", 8, 3), ("cuda", 8, 1)])
 def test_tries_run_side_by_side_on_a_cpu(monkeypatch: pytest.MonkeyPatch, device: str, cores: int, expected: int):
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr(tries, "cores", lambda: cores)
     assert tries.at_once(3, device) == expected

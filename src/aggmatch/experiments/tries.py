@@ -4,11 +4,11 @@ With a few labels per class, one start finds all classes and the next one confus
 the views of the unlabelled images less well. So its loss is higher, and no further label is needed to see that.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from aggmatch.errors import AggMatchError
+from aggmatch.experiments.engines.local import cores
 from aggmatch.experiments.planned import PlannedRun
 from aggmatch.runs.folder import seeded
 from aggmatch.runs.stored import StoredRun
@@ -51,4 +51,4 @@ def verdict(runs: Sequence[StoredRun]) -> str:
 
 def at_once(count: int, device: str) -> int:
     """Return how many runs to train at the same time on a kind of device: on a CPU, one per core."""
-    return min(count, os.cpu_count() or 1) if device == "cpu" else 1
+    return min(count, cores()) if device == "cpu" else 1
