@@ -29,6 +29,7 @@ from aggmatch.models import ModelSettings
 from aggmatch.models.pretrained import BackboneUse
 from aggmatch.own_recipe import own_recipe
 from aggmatch.recipes import (
+    ALL,
     ANY,
     DATA,
     METHOD,
@@ -109,6 +110,10 @@ class TrainSettings(Settings):
     """Statistics by which BatchNorm normalises. sync: of the whole batch, also if several processes share it. local: of
     the rows of each process, which is faster but changes the result (docs/distributed.md). fixed: those that a
     pretrained backbone came with, for train.backbone=finetune."""
+    batchnorm_memory: Fraction | None = None
+    """Share of the steps that BatchNorm's running statistics remember, by which a network normalises when it is
+    evaluated. They never remember more steps than the backbone's own, nor fewer than ten; null for the backbone's own,
+    which are 1,000 in Wide ResNets. Of the methods here, only FeatMatch uses these statistics in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +216,11 @@ def resolve(changes: Changes, *, recipes: bool = True) -> RunSettings:
     check_recipe(named, method_name, sources)
     if not recipes:
         return build(*merge(layers), method_name)
-    below = [Layer(f"the recipe of {data_name}", of_data), *method_recipe(data_name, method_name, named)]
+    below = [
+        Layer("the recipe of all runs", ALL),
+        Layer(f"the recipe of {data_name}", of_data),
+        *method_recipe(data_name, method_name, named),
+    ]
     own = merge(below)[0].get("train", {})
     steps = chosen.get("train", {}).get("steps", own.get("steps", TrainSettings.steps))
     values, sources = merge([*below, fitted(below[-1], steps), Layer("", {"recipe": named}), *layers])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from aggmatch.errors import AggMatchError
-from aggmatch.models import Network, build_network, frozen_statistics, images_at_once, parameter_count
+from aggmatch.models import Network, build_network, frozen_statistics, images_at_once, parameter_count, shorten_memory
 from aggmatch.models.registry import FAMILIES
 from aggmatch.models.target_only import leaky_relu
 from aggmatch.models.wide_resnet import Block
@@ -198,3 +198,17 @@ def test_statistics_are_no_longer_frozen_after_an_error():
     assert during == [0.0] * len(norms)
     assert [norm.momentum for norm in norms] == expected
     assert set(expected) == {0.25, 1e-3}
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(3, 0.1), (200.0, 0.005), (1000, 1e-3), (50_000, 1e-3)])
+def test_running_statistics_forget_faster_but_never_more_slowly_than_the_backbone_wants(steps, expected):
+    network = build_network("wrn-10-1", channels=1, classes=2)
+    shorten_memory(network, steps)
+    norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    assert {norm.momentum for norm in norms} == {expected}
+
+
+def test_a_norm_that_averages_all_steps_keeps_doing_so():
+    norm = torch.nn.BatchNorm2d(2, momentum=None)
+    shorten_memory(norm, 100)
+    assert norm.momentum is None

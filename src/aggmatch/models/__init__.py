@@ -1,6 +1,13 @@
 """Networks by name: `wrn-28-2`, `small-16`, your own backbone, or one from an installed package."""
 
-from aggmatch.models.network import Network, Output, frozen_statistics, images_at_once, parameter_count
+from aggmatch.models.network import (
+    Network,
+    Output,
+    frozen_statistics,
+    images_at_once,
+    parameter_count,
+    shorten_memory,
+)
 from aggmatch.models.registry import MODELS, ModelSettings, build_network
 
 __all__ = [
@@ -12,4 +19,5 @@ __all__ = [
     "frozen_statistics",
     "images_at_once",
     "parameter_count",
+    "shorten_memory",
 ]

@@ -13,6 +13,9 @@ from aggmatch.distributed import Processes
 from aggmatch.errors import AggMatchError
 from aggmatch.models.shared_norm import synchronize
 
+LEAST_MEMORY = 10
+"""Least number of steps that BatchNorm's running statistics remember; it is PyTorch's default."""
+
 
 def images_at_once(side: int, most: int = 1000) -> int:
     """Return a batch size that fits into memory: `most` images of 32 × 32 pixels or less, fewer larger images."""
@@ -297,6 +300,13 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
+
+
+def shorten_memory(network: nn.Module, steps: float) -> None:
+    """Let the running statistics of BatchNorm remember at most this number of steps, but at least ten."""
+    for norm in batch_norms(network):
+        if norm.momentum is not None:  # None: the mean of all steps
+            norm.momentum = max(norm.momentum, 1 / max(steps, LEAST_MEMORY))
 
 
 def parameter_count(network: nn.Module) -> int:

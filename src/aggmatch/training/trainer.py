@@ -17,7 +17,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.features.store import FeatureStore
 from aggmatch.functional import score_pseudo_labels
 from aggmatch.methods import Batch, Method, StepResult, build_modules
-from aggmatch.models import Network
+from aggmatch.models import Network, shorten_memory
 from aggmatch.models.registry import load_backbone
 from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.settings import RunSettings
@@ -126,6 +126,8 @@ class Trainer:
         load_backbone(online, self.settings.train.backbone, self.settings.model, frozen)
         online.exact = self.settings.train.exact_gradient
         online.fixed_norm = self.settings.train.batchnorm == "fixed"
+        if (share := self.settings.train.batchnorm_memory) is not None:
+            shorten_memory(online, share * self.settings.train.steps)
         online.normalize_by(data.train.pixels)
         online.to(self.device)
         if self.device.type == "cuda" or self.settings.train.backbone == "finetune":  # depthwise layers need it on CPUs
