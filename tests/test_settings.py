@@ -192,6 +192,7 @@ def test_a_named_recipe_changes_the_defaults_of_its_methods_alone():
     assert (paper.optim.weight_decay, cold.optim.weight_decay) == (5e-4, 1e-3)
     assert (paper.optim.lr, cold.optim.lr) == (0.03, 0.06)
     assert (paper.optim.final, cold.optim.final) == (None, 0)
+    assert (paper.train.batchnorm_memory, cold.train.batchnorm_memory) == (None, 0.01)
     with pytest.raises(InvalidValue, match="recipe must be paper for uda"):
         resolve({"data.name": "cifar10", "method.name": "uda", "recipe": "cold-start"})
 
@@ -229,16 +230,6 @@ def test_a_configuration_from_before_recipes_is_the_papers():
     values = resolve({"data.name": "cifar10"}).to_dict()
     del values["recipe"]
     assert resolve([Layer("stored", values)], recipes=False).recipe == "paper"
-
-
-@pytest.mark.parametrize("method", ["aggmatch", "supervised"])
-def test_new_runs_remember_a_share_of_their_steps_and_older_ones_what_their_backbone_remembers(method):
-    new = resolve({"data.name": "cifar10", "method.name": method})
-    values = new.to_dict()
-    del values["train"]["batchnorm_memory"]
-    older = resolve([Layer("stored", values)], recipes=False)
-    assert (new.train.batchnorm_memory, older.train.batchnorm_memory) == (0.01, None)
-    assert resolve({"train.batchnorm_memory": None}).train.batchnorm_memory is None
 
 
 def test_the_default_recipe_is_the_papers_for_other_methods_and_for_own_images_from_scratch(tmp_path):

@@ -1,15 +1,11 @@
 """Recipes: default settings of data sets and methods, mostly those of the papers.
 
-A recipe is a table of dotted settings. The recipe of all runs comes first, then those of the data set and of the method
-on it, then the named recipe (`--recipe`); a configuration file and `--set` override all of them. Settings that are not
-listed here have the default of their field.
+A recipe is a table of dotted settings. The recipe of the data set comes first, then that of the method on it, then the
+named recipe (`--recipe`); a configuration file and `--set` override all of them. Settings that are not listed here have
+the default of their field.
 """
 
 from typing import Any
-
-ALL: dict[str, Any] = {"train.batchnorm_memory": 0.01}
-"""Recipe of all runs. It changes nothing in runs of 100,000 steps and more; in shorter ones, statistics that remember
-1,000 steps would be those of a network long gone (results/README.md). Runs from before this setting do not have it."""
 
 # Digits: chosen by accuracy on the unlabelled training images of folds 10 and above, never on test images. The common
 # recipe is the best of about fifty variants. Settings of AggMatch come from 250 runs that vary sixteen settings, the
@@ -49,7 +45,7 @@ PHOTOS: dict[str, Any] = {"model.name": "efficientnet-lite0", "train.backbone": 
 """Recipe of images of your own if pretrained weights are installed and no network is chosen."""
 FROM_SCRATCH: dict[str, dict[str, Any]] = {
     "cpu": {"model.name": "small-32", "train.steps": 2000, "optim.average": 0.99},
-    "cuda": {"model.name": "wrn-28-2", "train.steps": 20_000},
+    "cuda": {"model.name": "wrn-28-2", "train.steps": 20_000, "train.batchnorm_memory": 0.01},
 }
 """Recipe of images of your own without pretrained weights, by device: it ends in minutes."""
 FROZEN: dict[str, Any] = {
@@ -123,6 +119,7 @@ COLD_START: dict[str, Any] = {
     "optim.lr": 0.06,
     "optim.final": 0.0,
     "optim.weight_decay": 1e-3,
+    "train.batchnorm_memory": 0.01,
 }
 """First steps that work with four labels per class, as far as they were measured: see results/cold-start/README.md."""
 
@@ -175,6 +172,7 @@ SHORT: dict[str, Any] = {
     "method.warmup": 100,
     "optim.lr": 0.03,
     "optim.final": None,
+    "train.batchnorm_memory": None,
 }
 NAMED_ON: dict[tuple[str, str, str], dict[str, Any]] = {
     ("cold-start", "digits", "aggmatch"): SHORT

@@ -29,7 +29,6 @@ from aggmatch.models import ModelSettings
 from aggmatch.models.pretrained import BackboneUse
 from aggmatch.own_recipe import own_recipe
 from aggmatch.recipes import (
-    ALL,
     ANY,
     DATA,
     METHOD,
@@ -216,11 +215,7 @@ def resolve(changes: Changes, *, recipes: bool = True) -> RunSettings:
     check_recipe(named, method_name, sources)
     if not recipes:
         return build(*merge(layers), method_name)
-    below = [
-        Layer("the recipe of all runs", ALL),
-        Layer(f"the recipe of {data_name}", of_data),
-        *method_recipe(data_name, method_name, named),
-    ]
+    below = [Layer(f"the recipe of {data_name}", of_data), *method_recipe(data_name, method_name, named)]
     own = merge(below)[0].get("train", {})
     steps = chosen.get("train", {}).get("steps", own.get("steps", TrainSettings.steps))
     values, sources = merge([*below, fitted(below[-1], steps), Layer("", {"recipe": named}), *layers])

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -55,12 +55,12 @@ class Group:
         return [] if None in values else [value for value in values if value is not None]
 
     @property
-    def changes(self) -> str:
-        """Settings that differ from the recipe: `method.slots=512, optim.lr=0.01`."""
+    def changes(self) -> list[str]:
+        """Settings that differ from the recipe: `method.slots=512`, `optim.lr=0.01`."""
         data = self.settings.data
         chosen = {"data.name": data.name, "data.labels": data.labels, "method.name": self.settings.method_name}
         changed = departures(resolve({**chosen, "recipe": self.settings.recipe}), self.settings)
-        return ", ".join(f"{key}={json.dumps(done)}".replace('"', "") for key, (_, done) in changed.items())
+        return [f"{key}={json.dumps(done)}".replace('"', "") for key, (_, done) in changed.items()]
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Group:
             "steps": self.length.text,
             "recipe": self.settings.recipe,
             "network": self.settings.train.evaluated,
-            "with": self.changes,
+            "with": ", ".join(self.changes),
         }
 
 
@@ -139,7 +139,8 @@ class ResultsTable:
 
     def for_readers(self) -> Table:
         """Mean ± sample deviation over folds. Facts that all rows share are in the title, the others in columns."""
-        facts = self.short_facts()
+        common = [change for change in self.groups[0].changes if all(change in group.changes for group in self.groups)]
+        facts = self.short_facts(common)
         shared = {name: text for name, text in facts[0].items() if all(own[name] == text for own in facts)}
         differing = [name for name in facts[0] if name not in shared]
         readers = self.readers()
@@ -150,14 +151,22 @@ class ResultsTable:
         ]
         medians = [run.median for run in self.runs if run.median]
         notes = [f"Median: of the last {describe_counts(medians)}."] if medians else []
-        return Table(["method", *differing, *readers], rows, self.title(shared), notes)
+        return Table(["method", *differing, *readers], rows, self.title(shared | {"with": ", ".join(common)}), notes)
 
-    def short_facts(self) -> list[dict[str, Any]]:
-        """The facts of each row; a path is cut to its last part if no other path ends in the same."""
+    def short_facts(self, common: Collection[str]) -> list[dict[str, Any]]:
+        """The facts of each row without changed settings that all rows have in common.
+
+        A path is cut to its last part if no other path ends in the same.
+        """
         names = {name: Path(short_name(name)).name for name in (group.settings.data.name for group in self.groups)}
         counts = Counter(names.values())
         unique = {name: name if counts[short] > 1 else short for name, short in names.items()}
-        return [group.facts | {"data": unique[group.settings.data.name]} for group in self.groups]
+        return [
+            group.facts
+            | {"data": unique[group.settings.data.name]}
+            | {"with": ", ".join(change for change in group.changes if change not in common)}
+            for group in self.groups
+        ]
 
     def title(self, shared: Mapping[str, Any]) -> str:
         """What all values have in common."""
