@@ -73,3 +73,23 @@ def test_a_fading_alignment_without_an_end_stays():
     for _ in range(50):
         aligned = module(batch)
     assert (aligned.mean(0) - 1 / 3).abs().max() < (batch.mean(0) - 1 / 3).abs().max()
+
+
+def test_a_fading_alignment_can_have_other_class_shares_as_its_target():
+    batch, shares = random_probs(4), (0.5, 0.3, 0.2)
+    aligned = FadingAlignment(3, decay=0.9, until=0, shares=shares)(batch)
+    torch.testing.assert_close(aligned, align(batch, batch.mean(0), torch.tensor(shares)))
+
+
+def test_equal_class_shares_are_the_default_target_of_a_fading_alignment():
+    batch = random_probs(4)
+    default, equal = (FadingAlignment(3, decay=0.9, until=0, shares=shares)(batch) for shares in ((), (1 / 3,) * 3))
+    torch.testing.assert_close(default, equal)
+
+
+@pytest.mark.parametrize("target", ["uniform", "labels"])
+def test_aggmatch_aligns_to_the_shares_that_its_setting_names(toy_state, target):
+    method = toy_state(method__alignment=True, method__alignment_target=target).method
+    goals = {name: module.goal.tolist() for name, module in method.align.items()}
+    shares = method.problem.class_shares if target == "labels" else ()
+    assert goals == dict.fromkeys(("own", "queue", "refined"), pytest.approx([share + 1e-6 for share in shares]))

@@ -38,12 +38,13 @@ def test_the_loss_adds_both_views_of_labelled_images_and_the_rotation_task(metho
 def test_pseudo_labels_count_after_the_warmup(method, toy_state):
     thresholds = {"method__threshold": 0.0} if method == "fixmatch" else {}
     state = toy_state(method, method__warmup=2, **thresholds)
-    differences = []
+    differences, weights = [], []
     for _ in range(4):
         result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
         differences.append((result.loss - result.parts["loss_labeled"]).item())
-    assert differences[:2] == [0, 0]
-    assert all(difference > 0 for difference in differences[2:])
+        weights.append(result.pseudo.weight.sum().item())
+    assert differences[:2] == weights[:2] == [0, 0]
+    assert all(value > 0 for value in differences[2:] + weights[2:])
 
 
 @pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])

@@ -58,7 +58,7 @@ class FixMatch(Method[Config]):
         *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
         probs_BY = self.align(weak.logits.detach().softmax(-1))
         confidence_B, target_B = probs_BY.max(-1)
-        pseudo = PseudoLabels(target_B, (confidence_B >= self.config.threshold).float())
+        pseudo = PseudoLabels(target_B, self.start.counted((confidence_B >= self.config.threshold).float()))
 
         loss, parts = self.start.loss(others, batch, online)
         if self.config.targets == "soft":
@@ -66,7 +66,7 @@ class FixMatch(Method[Config]):
         else:
             cost_B = F.cross_entropy(strong.logits, target_B, reduction="none")
         loss_unlabeled = (pseudo.weight * cost_B).mean()
-        loss = loss + self.config.unlabeled_weight * self.start.weighted(loss_unlabeled)
+        loss = loss + self.config.unlabeled_weight * loss_unlabeled
         parts |= {"loss_unlabeled": loss_unlabeled, "confidence": confidence_B.mean()}
         return StepResult(loss, parts, pseudo)
 

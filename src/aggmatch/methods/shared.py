@@ -58,23 +58,25 @@ class Alignment(nn.Module):
 
 
 class FadingAlignment(nn.Module):
-    """Aligns predictions to equal classes by an exponential mean, and fades out after a number of steps.
+    """Aligns predictions to class shares p(y) by an exponential mean, and fades out after a number of steps.
 
-    m ← d·m + (1 − d)·mean_b q,   d = min(k/(k+1), `decay`),   q̃ = Normalize(q / (m + ε)^a)
+    m ← d·m + (1 − d)·mean_b q,   d = min(k/(k+1), `decay`),   q̃ = Normalize(q · (p(y) / (m + ε))^a)
     a = 1 up to step `until`, then falls linearly to 0 at step 2·`until`; if `until` is 0, a is always 1
 
-    Early on, alignment keeps classes from being lost; later its target may be wrong, as the classes of the unlabelled
-    images need not be equally frequent.
+    shares: p(y), one for each class; empty for equal ones. Early on, alignment keeps classes from being lost; later its
+    target may be wrong, as the unlabelled images need not have these shares.
     """
 
     mean: Tensor  # m, (Y,)
     batches: Tensor  # 0-d, number of batches seen
+    goal: Tensor  # p(y) + ε, (Y,) or (0,)
 
-    def __init__(self, classes: int, decay: float, until: int) -> None:
+    def __init__(self, classes: int, decay: float, until: int, shares: Sequence[float] = ()) -> None:
         super().__init__()
         self.decay, self.until = decay, until
         self.register_buffer("mean", torch.zeros(classes))
         self.register_buffer("batches", torch.zeros(()))
+        self.register_buffer("goal", torch.tensor(shares) + EPSILON, persistent=False)
 
     @torch.no_grad()
     def forward(self, probs_BY: Tensor) -> Tensor:
@@ -84,6 +86,8 @@ class FadingAlignment(nn.Module):
         self.batches.add_(1)
         power = (2 - self.batches / self.until).clamp(0, 1) if self.until else 1.0
         scaled_BY = probs_BY / (self.mean + EPSILON) ** power
+        if len(self.goal):  # equal shares cancel out
+            scaled_BY = scaled_BY * self.goal**power
         return scaled_BY / scaled_BY.sum(-1, keepdim=True)
 
 
@@ -188,12 +192,12 @@ class Start(nn.Module):
             loss = loss + self.config.rotation_weight * parts["loss_rotation"]
         return loss, parts
 
-    def weighted(self, loss_unlabeled: Tensor) -> Tensor:
-        """The unlabelled loss, or 0 during the warm-up; counts a step."""
+    def counted(self, weight_B: Tensor) -> Tensor:
+        """The weights of pseudo labels in the loss, all 0 during the warm-up; counts a step."""
         if not self.config.warmup:
-            return loss_unlabeled
+            return weight_B
         self.steps.add_(1)
-        return (self.steps > self.config.warmup) * loss_unlabeled
+        return (self.steps > self.config.warmup) * weight_B
 
 
 def mean(values: Sequence[Tensor]) -> Tensor:

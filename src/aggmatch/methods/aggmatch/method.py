@@ -56,7 +56,10 @@ class Config(StartSettings):
     class_balanced: bool = True
     """Whether each class has its own ring of slots; otherwise one ring holds as many slots in total."""
     alignment: bool = False
-    """Whether predictions are aligned to equal classes: the network's, those that enter the queue, and refined ones."""
+    """Whether predictions are aligned to the class shares of `alignment_target`: the network's, those that enter the
+    queue, and refined ones."""
+    alignment_target: Literal["uniform", "labels"] = "uniform"
+    """Shares that aligned classes have: equal ones, or those of the labelled images."""
     alignment_decay: Fraction = 0.97
     """Decay of the running mean of predictions that the alignment divides by."""
     alignment_steps: Natural = 0
@@ -96,12 +99,11 @@ class AggMatch(Method[Config]):
 
     def build_alignment(self) -> nn.Module:
         """Return an alignment with a running mean of its own, or a module that changes nothing."""
-        config, classes = self.config, self.problem.classes
-        return (
-            FadingAlignment(classes, config.alignment_decay, config.alignment_steps)
-            if config.alignment
-            else nn.Identity()
-        )
+        config = self.config
+        if not config.alignment:
+            return nn.Identity()
+        shares = self.problem.class_shares if config.alignment_target == "labels" else ()
+        return FadingAlignment(self.problem.classes, config.alignment_decay, config.alignment_steps, shares)
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean c̄ · CE(q̄, p(A(u)))          (Eq. 5, 6)."""
@@ -120,12 +122,12 @@ class AggMatch(Method[Config]):
             probs_BY = self.align["own"](weak.logits.softmax(-1))
             aggregated = self.attend(weak.feature, probs_BY, memory)
             target_BY = self.align["refined"](aggregated.probs) if self.config.refine else probs_BY
-            weight_B = self.loss_weights(aggregated, target_BY)
+            weight_B = self.start.counted(self.loss_weights(aggregated, target_BY))
 
         loss, parts = self.start.loss(others, batch, online)
         cost_B = soft_cross_entropy(sharpen(target_BY, self.config.sharpening), strong.logits)
         loss_unlabeled = (weight_B * cost_B).mean()
-        loss = loss + self.config.unlabeled_weight * self.start.weighted(loss_unlabeled)
+        loss = loss + self.config.unlabeled_weight * loss_unlabeled
         parts |= {"loss_unlabeled": loss_unlabeled, "confidence": aggregated.confidence.mean()}
         return StepResult(loss, parts, PseudoLabels(target_BY.argmax(-1), weight_B))
 
