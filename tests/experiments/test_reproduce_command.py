@@ -288,6 +288,8 @@ def test_a_signal_to_runs_at_once_ends_the_command_without_a_table(run, monkeypa
         (["results", "nowhere.jsonl"], "Cannot read nowhere.jsonl"),
         (["results", "nowhere", "--out", "kept.jsonl", "--as", "md"], "--out stores runs"),
         (["results", STORED, "--as", "html"], "--as must be one of md, tex, csv, json, got 'html'"),
+        (["results", STORED, "--reach", "90,most"], "--reach takes comma-separated percentages, got '90,most'"),
+        (["results", STORED, "--reach", "101"], "--reach takes comma-separated percentages, got '101'"),
         (["results", STORED, "--at", "many"], "--at takes comma-separated whole numbers, got 'many'"),
     ],
 )

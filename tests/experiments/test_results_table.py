@@ -61,6 +61,16 @@ def test_facts_that_all_rows_share_are_in_the_title_only(results):
     assert "digits, 10 labels, folds 0, 2, 4 steps, " in table.title
 
 
+def test_the_table_shows_how_long_runs_took_to_an_accuracy(results):
+    (run,) = results({("supervised", 10, 0): (61.0,)})
+    timed = replace(
+        run, records=[{"step": step, "accuracy_average": 20.0 * step, "seconds": 90.0 * step} for step in (2, 4)]
+    )
+    table = ResultsTable(group_runs([timed]), reach=[50, 92.5]).for_readers()
+    assert list(table.columns) == ["method", "accuracy", "median", "minutes to 50 %", "minutes to 92.5 %"]
+    assert list(table.rows[0])[3:] == ["6.00", None]
+
+
 def test_rows_of_one_data_set_and_number_of_labels_stay_together(results):
     figures = {("supervised", 10, 0): (61.0,), ("fixmatch", 10, 0): (65.0,), ("supervised", 20, 0): (80.0,)}
     table = ResultsTable(group_runs(results(figures)))

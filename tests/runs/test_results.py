@@ -53,7 +53,7 @@ def test_the_line_of_a_trained_run_has_all_that_its_result_needs(tmp_path):
 def test_the_line_of_an_unfinished_run_has_a_curve_and_no_result(unfinished):
     content = json.loads(encode(unfinished))
     assert (content["steps"], content["finished"], content["result"], content["hardware"]) == (300, False, None, None)
-    assert content["curve"] == [{"step": 300, **EVALUATED}]
+    assert content["curve"] == [{"step": 300, **EVALUATED, "seconds": 30.0}]
 
 
 def test_an_unfinished_run_knows_the_hardware_of_its_last_process(tmp_path):

@@ -1,6 +1,7 @@
 """Runs read from their folders, and the names that tell them apart."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,20 @@ def test_an_evaluation_takes_pseudo_label_values_of_its_own_step_or_the_nearest(
         line(30, **evaluated, **pseudo(0.3)),
     ]
     run = read_run(write_folder(tmp_path / "run", records))
-    assert run.curve == [{"step": 18, **evaluated, **pseudo(0.2)}, {"step": 30, **evaluated, **pseudo(0.3)}]
+    assert run.curve == [
+        {"step": 18, **evaluated, **pseudo(0.2), "seconds": 1.8},
+        {"step": 30, **evaluated, **pseudo(0.3), "seconds": 3.0},
+    ]
     assert run.pseudo_labels("precision") == pytest.approx(30.0)
+
+
+def test_the_time_to_an_accuracy_is_that_of_the_first_evaluation_that_had_it(tmp_path):
+    accuracies = {600: 40.0, 1200: 70.0, 1800: 60.0, 2400: 80.0}
+    records = [line(step, accuracy_average=value, accuracy_online=99.0) for step, value in accuracies.items()]
+    run = read_run(write_folder(tmp_path / "run", records))
+    assert [run.minutes_to(percent) for percent in (40, 65, 70, 75, 80.5)] == [1, 2, 2, 4, None]
+    untimed = replace(run, records=[{"step": 1, "accuracy_average": 90.0}])
+    assert untimed.minutes_to(50) is None, "lines of older results files have no times"
 
 
 def test_an_evaluation_of_one_network_only_is_no_point_of_the_curve(tmp_path):

@@ -185,6 +185,17 @@ def numbers(option: str, text: str | None) -> list[int]:
     return [int(name) for name in listed(text)]
 
 
+def percentages(option: str, text: str | None) -> list[float]:
+    """The numbers from 0 to 100 in a comma-separated text."""
+    try:
+        found = [float(name) for name in listed(text)]
+    except ValueError:
+        found = [-1.0]
+    if not all(0 <= percent <= 100 for percent in found):
+        raise AggMatchError(f"{option} takes comma-separated percentages, got '{text}'. For example: {option} 90,92.5")
+    return found
+
+
 @app.command("results")
 def results_(
     places: Annotated[
@@ -196,13 +207,17 @@ def results_(
     ] = None,
     at: Annotated[str | None, typer.Option(help="Show accuracies after these steps, comma-separated.")] = None,
     by_class: Annotated[bool, typer.Option("--by-class", help="Show accuracies of the classes.")] = False,
+    reach: Annotated[
+        str | None, typer.Option(help="Show the minutes until runs had these accuracies in percent, comma-separated.")
+    ] = None,
     as_: Annotated[str | None, typer.Option("--as", help="Print the table as md, tex, csv or json.")] = None,
     allow_code: AllowCode = None,
 ) -> None:
     """Print runs and stored results as a table, or store them in a results file, replacing lines of the same runs."""
-    if out and (at or by_class or as_):
-        raise AggMatchError("--out stores runs and prints no table: leave out --at, --by-class and --as, or --out.")
-    steps = numbers("--at", at)
+    if out and (at or by_class or reach or as_):
+        shown = "--at, --by-class, --reach and --as"
+        raise AggMatchError(f"--out stores runs and prints no table: leave out {shown}, or --out.")
+    steps, accuracies = numbers("--at", at), percentages("--reach", reach)
 
     from aggmatch.experiments.results_table import ResultsTable, group_runs
     from aggmatch.runs.results import add_results
@@ -216,7 +231,7 @@ def results_(
         facts += [f"{unfinished} not finished yet"] * bool(unfinished)
         say(", ".join([f"Wrote {plural(len(runs), 'run')} to {out}", *facts]) + ".")
         return
-    table = ResultsTable(group_runs(runs), steps, by_class)
+    table = ResultsTable(group_runs(runs), steps, by_class, accuracies)
     if as_:
         say(table.printed(as_).rstrip("\n"))
     else:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -103,7 +103,10 @@ def make_group(length: Length, runs: Sequence[StoredRun]) -> Group:
 
 @dataclass(frozen=True)
 class ResultsTable:
-    """Accuracy and median of groups of runs; `at` adds accuracies after these steps, `by_class` those of classes.
+    """Accuracy and median of groups of runs.
+
+    at: adds accuracies after these steps. by_class: adds those of classes. reach: adds the minutes until a run had
+    these accuracies in percent.
 
     Example: `ResultsTable(group_runs([read_run(Path("runs/mine"))])).printed("md")`.
     """
@@ -111,6 +114,7 @@ class ResultsTable:
     groups: Sequence[Group]
     at: Sequence[int] = ()
     by_class: bool = False
+    reach: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -132,8 +136,9 @@ class ResultsTable:
         if self.by_class:
             readers |= {name: partial(read_class, name) for run in self.runs for name in run.class_accuracy}
         readers |= {"accuracy": attrgetter("accuracy"), "median": read_median}
+        readers |= {f"minutes to {percent:g} %": methodcaller("minutes_to", percent) for percent in self.reach}
         precision, coverage = (partial(read_pseudo_labels, name) for name in ("precision", "coverage"))
-        if not self.at and not self.by_class and any(group.values(precision) for group in self.groups):
+        if not (self.at or self.by_class or self.reach) and any(group.values(precision) for group in self.groups):
             readers |= {"pseudo labels right": precision, "used": coverage}
         return readers
 

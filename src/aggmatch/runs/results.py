@@ -41,6 +41,7 @@ class Point(TypedDict):
     pseudo_precision: NotRequired[float]
     pseudo_recall: NotRequired[float]
     pseudo_coverage: NotRequired[float]
+    seconds: NotRequired[NonNegative]
 
 
 class Content(TypedDict):

@@ -104,6 +104,7 @@ class StoredRun:
                 nearest = min(logged, key=lambda other: abs(other["step"] - step), default={})
                 source = record if PSEUDO[-1] in record else nearest
                 values = {name: record[name] for name in EVALUATED} | {name: source.get(name) for name in PSEUDO}
+                values["seconds"] = record.get("seconds")
                 rounded = {name: round(value, 4) for name, value in values.items() if value is not None}
                 points.append({"step": step, **rounded})
         return points
@@ -113,6 +114,12 @@ class StoredRun:
         """Step and accuracy in percent of every evaluation of the headline network."""
         name = f"accuracy_{self.settings.train.evaluated}"
         return [(record["step"], record[name]) for record in self.records if name in record]
+
+    def minutes_to(self, accuracy: float) -> float | None:
+        """Time until an evaluation of the headline network had this accuracy in percent; None if never, or unknown."""
+        name = f"accuracy_{self.settings.train.evaluated}"
+        first = next((record for record in self.records if record.get(name, -1) >= accuracy), {})
+        return first["seconds"] / 60 if "seconds" in first else None
 
     @property
     def accuracy(self) -> float | None:
