@@ -86,9 +86,10 @@ class SoftMatch(Method[Config]):
         aligned_B = aligned_BY.amax(-1)
         counted_B = aligned_B if self.config.statistics == "aligned" else probs_BY.amax(-1)
         self.confidence.lerp_(counted_B.mean(), share)
-        self.variance.lerp_(counted_B.var(correction=1), share)
+        self.variance.lerp_(counted_B.var(correction=min(1, len(counted_B) - 1)), share)  # 0 of a single image
         below_B = (aligned_B - self.confidence).clamp(max=0)
-        return torch.exp(-(below_B**2) / (2 * self.variance / self.config.width**2))
+        weight_B = torch.exp(-(below_B**2) / (2 * self.variance / self.config.width**2))
+        return torch.where(below_B < 0, weight_B, 1.0)  # not 0/0 at the mean if the variance is 0
 
 
 METHOD = SoftMatch
