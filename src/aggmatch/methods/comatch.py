@@ -47,7 +47,7 @@ class CoMatch(Method[Config]):
 
     def build_head(self) -> Embedding:
         """The embedding of a feature."""
-        return Embedding(self.problem.features, self.config.embedding)
+        return Embedding(self.problem.features, self.config.embedding, slope=0.1)
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ_cls · mean 1[max q ≥ τ] · CE(q, p(A(u))) + λ_ctr · L_ctr."""

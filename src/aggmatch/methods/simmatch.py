@@ -51,7 +51,7 @@ class SimMatch(Method[Config]):
 
     def build_head(self) -> Embedding:
         """The embedding of a feature."""
-        return Embedding(self.problem.features, self.config.embedding)
+        return Embedding(self.problem.features, self.config.embedding, slope=0.0)
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ_u · mean 1[max p̂ ≥ τ] · CE(p̂, p(A(u))) + λ_in · mean CE(ŵ, s).
