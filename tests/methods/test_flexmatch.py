@@ -77,6 +77,15 @@ def test_marks_are_those_of_writing_one_prediction_after_the_other(toy_state):
         assert flexmatch.mark.tolist() == expected
 
 
+def test_the_smallest_and_the_largest_threshold_are_logged(toy_state):
+    state = toy_state("flexmatch")
+    state.method.mark.copy_(torch.arange(90).clamp(max=20) // 10)
+    before = state.method.thresholds()
+    parts = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average).parts
+    assert (parts["threshold_lowest"], parts["threshold_highest"]) == (before.min(), before.max())
+    assert before.min() < before.max()
+
+
 def test_thresholds_come_from_marks_of_earlier_steps(toy_state):
     state = toy_state("flexmatch", method__threshold=0.0)
     batch = state.make_batch(*state.draw_indices())

@@ -90,3 +90,9 @@ def test_steps_with_one_unlabelled_image_are_finite(toy_state):
         state.step()
     assert state.meters.first_bad_value() is None
     assert state.method.variance == 0
+
+
+def test_the_running_mean_and_variance_are_logged(toy_state):
+    state = toy_state("softmatch", method__momentum=0.5)
+    parts = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average).parts
+    assert (parts["running_confidence"], parts["variance"]) == (state.method.confidence, state.method.variance)

@@ -56,6 +56,8 @@ class FlexMatch(Method[Config]):
             "loss_unlabeled": loss_unlabeled,
             "confidence": confidence_B.mean(),
             "threshold": threshold_Y.mean(),
+            "threshold_lowest": threshold_Y.amin(),
+            "threshold_highest": threshold_Y.amax(),
         }
         return StepResult(loss, parts, pseudo)
 

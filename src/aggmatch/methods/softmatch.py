@@ -68,6 +68,7 @@ class SoftMatch(Method[Config]):
             "loss_labeled": loss_labeled,
             "loss_unlabeled": loss_unlabeled,
             "confidence": confidence_B.mean(),
+            "running_confidence": self.confidence.clone(),
             "variance": self.variance.clone(),
         }
         return StepResult(loss, parts, PseudoLabels(target_B, weight_B))
