@@ -39,6 +39,11 @@ class FlexMatch(Method[Config]):
         super().__init__(config, problem)
         self.register_buffer("mark", torch.full((problem.images,), UNMARKED))
 
+    @classmethod
+    def needs_even_classes(cls, config: Config) -> bool:
+        """A rare class never gets as many marks as the others, so that its threshold stays low."""
+        return True
+
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ T(ŷ)] · CE(ŷ, p(A(u))),   ŷ = argmax p(α(u))."""
         weak_view, strong_view = batch.unlabeled
