@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.methods.steps import after_steps, record_logits
+from tests.methods.steps import after_steps, record_outputs
 
 from aggmatch.methods import load_method
 
@@ -30,12 +30,13 @@ def dotted(settings):
 @pytest.mark.parametrize("name", RIVALS)
 def test_no_gradient_reaches_the_target(name, toy_state):
     state, batch = after_steps(toy_state(name), 4)
-    logits = record_logits(state.online)
+    outputs = record_outputs(state.online)
     state.method.step(batch, state.online, state.average).loss.backward()
-    (joint,) = logits
+    (joint,) = outputs
     weak = len(batch.unlabeled_index)
-    assert joint.grad[:-weak].abs().sum() > 0
-    assert joint.grad[-weak:].abs().sum() == 0, "the weak views come last"
+    for values in (joint.logits, joint.feature):
+        assert values.grad[:-weak].abs().sum() > 0
+        assert values.grad[-weak:].abs().sum() == 0, "the weak views come last"
 
 
 @pytest.mark.parametrize("name", NOTHING)
