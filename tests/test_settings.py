@@ -209,7 +209,7 @@ def test_settings_win_over_a_named_recipe():
     assert (settings.method.to_dict()["warmup"], settings.optim.weight_decay) == (7, 0.5)
 
 
-@pytest.mark.parametrize("method", ["aggmatch", "fixmatch"])
+@pytest.mark.parametrize("method", ["aggmatch", "fixmatch", "fixmatch_da"])
 def test_on_digits_a_named_recipe_fits_the_number_of_steps(method):
     settings = resolve({"data.name": "digits", "method.name": method, "recipe": "cold-start"})
     assert settings.method.to_dict()["warmup"] < settings.train.steps / 5
@@ -219,6 +219,23 @@ def test_on_digits_a_named_recipe_fits_the_number_of_steps(method):
 def test_the_cold_start_rotates_every_unlabelled_image_of_a_step():
     settings = resolve({"data.name": "cifar10", "recipe": "cold-start"})
     assert settings.method.to_dict()["rotated"] == settings.train.batch * settings.train.unlabeled_ratio
+
+
+def test_settings_of_the_papers_for_one_data_set():
+    freematch = resolve({"data.name": "svhn", "method.name": "freematch"}).method.to_dict()
+    names = ("warmup", "lowest_threshold", "highest_threshold")
+    assert [freematch[name] for name in names] == [2048, 0.9, 0.95]
+    comatch = {data: resolve({"data.name": data, "method.name": "comatch"}).method.to_dict() for data in DATA}
+    assert {data: values["contrast_weight"] for data, values in comatch.items()} == dict.fromkeys(DATA, 1) | {
+        "stl10": 5
+    }
+
+
+def test_a_short_run_has_a_short_warmup():
+    settings = resolve({"data.name": "svhn", "method.name": "freematch", "train.steps": 1000})
+    assert settings.method.to_dict()["warmup"] == 250
+    chosen = {"data.name": "svhn", "method.name": "freematch", "train.steps": 1000, "method.warmup": 900}
+    assert resolve(chosen).method.to_dict()["warmup"] == 900
 
 
 def test_an_unknown_recipe_gets_the_closest_match():

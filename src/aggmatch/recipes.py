@@ -74,6 +74,7 @@ FIXMATCH_ON_DIGITS: dict[str, Any] = {"optim.weight_decay": 0.04, "optim.average
 
 METHOD: dict[tuple[str, str], dict[str, Any]] = {
     ("digits", "fixmatch"): FIXMATCH_ON_DIGITS,
+    ("digits", "fixmatch_da"): FIXMATCH_ON_DIGITS,
     ("digits", "flexmatch"): FIXMATCH_ON_DIGITS,
     ("digits", "freematch"): FIXMATCH_ON_DIGITS,
     ("digits", "softmatch"): FIXMATCH_ON_DIGITS,
@@ -105,6 +106,12 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
         "optim.nesterov": True,
     },
     (OWN, "aggmatch"): {"method.slots": 64, "method.subsets": 8, "method.disjoint": "images"},
+    ("svhn", "freematch"): {
+        "method.warmup": 2048,
+        "method.lowest_threshold": 0.9,
+        "method.highest_threshold": 0.95,
+    },
+    ("stl10", "comatch"): {"method.contrast_weight": 5.0},
     ("svhn", "mixmatch"): {"method.unlabeled_weight": 250.0},
     ("cifar100", "mixmatch"): {"method.unlabeled_weight": 150.0},
     ("cifar100", "aggmatch"): {"method.slots": 256},
@@ -123,6 +130,8 @@ COLD_START: dict[str, Any] = {
 }
 """First steps that work with four labels per class, as far as they were measured: see results/cold-start/README.md."""
 
+ALIGNED: dict[str, Any] = {"method.alignment": "uniform", "method.targets": "soft"}
+"""What makes FixMatch the method `fixmatch_da`."""
 ANY = ""
 ON_PRETRAINED: dict[str, dict[str, Any]] = {
     "aggmatch": {
@@ -135,7 +144,8 @@ ON_PRETRAINED: dict[str, dict[str, Any]] = {
         "method.labeled_views": "both",
         "method.confidence": "product",
     },
-    "fixmatch": {"method.alignment": "uniform", "method.targets": "soft", "method.threshold": 0.8},
+    "fixmatch": ALIGNED | {"method.threshold": 0.8},
+    "fixmatch_da": {"method.threshold": 0.8},
 }
 """Methods on a pretrained backbone, measured on frozen ones: predictions are right early, classes may be lost."""
 NAMED: dict[str, dict[str, dict[str, Any]]] = {
@@ -152,7 +162,8 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
             "method.class_weight": 0.1,
             "method.confidence": "product",
         },
-        "fixmatch": COLD_START | {"method.alignment": "uniform", "method.targets": "soft"},
+        "fixmatch": COLD_START | ALIGNED,
+        "fixmatch_da": COLD_START,
     },
     "frozen": {ANY: FROZEN} | ON_PRETRAINED,
     "finetune": {ANY: FINETUNED} | ON_PRETRAINED,
@@ -163,7 +174,7 @@ PREFERRED = {"aggmatch": "cold-start"}
 scratch, have `paper`: they may have no up direction, which the rotation task of `cold-start` needs. Runs with a
 pretrained backbone have the recipe that is named like its use, `frozen` or `finetune`."""
 SHARES = {"method.warmup": 4, "method.alignment_steps": 3, "method.rotation_steps": 2}
-"""A named recipe spends at most 1 / N of the steps on each part of its start, so that it also fits short runs."""
+"""A recipe spends at most 1 / N of the steps on each part of its start, so that it also fits short runs."""
 
 SHORT: dict[str, Any] = {
     "method.rotation_weight": 0.5,
@@ -178,5 +189,6 @@ NAMED_ON: dict[tuple[str, str, str], dict[str, Any]] = {
     ("cold-start", "digits", "aggmatch"): SHORT
     | {"method.alignment_steps": 0, "method.sharpening": 0.1, "optim.weight_decay": 0.08},
     ("cold-start", "digits", "fixmatch"): SHORT | {"optim.weight_decay": 0.04},
+    ("cold-start", "digits", "fixmatch_da"): SHORT | {"optim.weight_decay": 0.04},
 }
 """What a named recipe changes for a method on a data set: digits train for 1,000 steps."""

@@ -218,7 +218,8 @@ def resolve(changes: Changes, *, recipes: bool = True) -> RunSettings:
     below = [Layer(f"the recipe of {data_name}", of_data), *method_recipe(data_name, method_name, named)]
     own = merge(below)[0].get("train", {})
     steps = chosen.get("train", {}).get("steps", own.get("steps", TrainSettings.steps))
-    values, sources = merge([*below, fitted(below[-1], steps), Layer("", {"recipe": named}), *layers])
+    fitting = [part for layer in below for part in (layer, fitted(layer, steps))]
+    values, sources = merge([*fitting, Layer("", {"recipe": named}), *layers])
     settings = build(values, sources, method_name)
     fixed = dict(chosen.get("train", {}))
     if own.get("steps") == settings.train.steps:  # the recipe's cadence is made for its length
@@ -287,12 +288,12 @@ def method_recipe(data: str, method: str, named: str) -> list[Layer]:
     ]
 
 
-def fitted(named: Layer, steps: object) -> Layer:
-    """Return a layer with shorter first steps, if those of a named recipe would take too much of a run."""
+def fitted(recipe: Layer, steps: object) -> Layer:
+    """Return a layer with shorter first steps, if those of a recipe would take too much of a run."""
     if not isinstance(steps, int) or steps < 1:  # an error that the validator reports
-        return Layer(named.source, {})
-    most = {key: steps // share for key, share in SHARES.items() if named.values.get(key)}
-    return Layer(named.source, {key: limit for key, limit in most.items() if named.values[key] > limit})
+        return Layer(recipe.source, {})
+    most = {key: steps // share for key, share in SHARES.items() if recipe.values.get(key)}
+    return Layer(recipe.source, {key: limit for key, limit in most.items() if recipe.values[key] > limit})
 
 
 def recipe_of_data(data: str, chosen: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,16 +18,17 @@ def probabilities(network, images):
     return copy.deepcopy(network).train()(images).logits.detach().double().softmax(-1)
 
 
-def record_logits(network):
-    """A list that gets all logits which the network returns from now on, with their gradients."""
+def record_outputs(network):
+    """A list that gets all outputs which the network returns from now on, with the gradients of logits and features."""
     outputs = []
     forward = network.forward
 
     def spy(images, **options):
         output = forward(images, **options)
-        if output.logits.requires_grad:
-            output.logits.retain_grad()
-        outputs.append(output.logits)
+        for values in (output.logits, output.feature):
+            if values.requires_grad:
+                values.retain_grad()
+        outputs.append(output)
         return output
 
     network.forward = spy

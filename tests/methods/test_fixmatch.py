@@ -1,6 +1,6 @@
 import pytest
 import torch
-from tests.methods.steps import record_logits
+from tests.methods.steps import record_outputs
 
 from aggmatch.methods.fixmatch import Config, FixMatch
 
@@ -37,10 +37,10 @@ def test_without_confident_images_only_labels_count(name, toy_state):
 def test_gradients_go_through_the_strong_view_only(name, toy_state):
     state = toy_state(name, method__threshold=0.0)
     batch = state.make_batch(*state.draw_indices())
-    outputs = record_logits(state.online)
+    outputs = record_outputs(state.online)
     state.method.step(batch, state.online, state.average).loss.backward()
     n, m = len(batch.labels), len(batch.unlabeled[0])
-    labeled, strong, weak = outputs[0].grad.split([n, m, m])
+    labeled, strong, weak = outputs[0].logits.grad.split([n, m, m])
     assert labeled.abs().sum() > 0
     assert strong.abs().sum(1).min() > 0
     assert weak.abs().sum() == 0

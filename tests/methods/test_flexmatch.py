@@ -52,6 +52,40 @@ def test_marks_use_the_fixed_threshold_and_are_only_overwritten(toy_state):
     assert flexmatch.mark[index].tolist() == [1, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("confidence", "expected"),
+    [([0.95, 0.5], 1), ([0.5, 0.95], 2), ([0.95, 0.95], 2), ([0.5, 0.5], UNMARKED)],
+    ids=["first sure", "second sure", "both sure", "neither sure"],
+)
+def test_an_image_that_is_in_a_batch_twice_gets_its_last_sure_class(toy_state, confidence, expected):
+    flexmatch = method(toy_state("flexmatch"), threshold=0.9)
+    flexmatch.update_marks(torch.tensor([4, 4]), torch.tensor(confidence), torch.tensor([1, 2]))
+    assert flexmatch.mark[4] == expected
+    assert (flexmatch.mark[:4] == UNMARKED).all()
+
+
+def test_marks_are_those_of_writing_one_prediction_after_the_other(toy_state):
+    generator = torch.Generator().manual_seed(0)
+    flexmatch = method(toy_state("flexmatch"), threshold=0.5)
+    expected = flexmatch.mark.tolist()
+    for _ in range(20):
+        index, target = (torch.randint(high, (30,), generator=generator) for high in (12, 3))
+        confidence = torch.rand(30, generator=generator)
+        flexmatch.update_marks(index, confidence, target)
+        for image, sure, number in zip(index.tolist(), (confidence >= 0.5).tolist(), target.tolist(), strict=True):
+            expected[image] = number if sure else expected[image]
+        assert flexmatch.mark.tolist() == expected
+
+
+def test_the_smallest_and_the_largest_threshold_are_logged(toy_state):
+    state = toy_state("flexmatch")
+    state.method.mark.copy_(torch.arange(90).clamp(max=20) // 10)
+    before = state.method.thresholds()
+    parts = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average).parts
+    assert (parts["threshold_lowest"], parts["threshold_highest"]) == (before.min(), before.max())
+    assert before.min() < before.max()
+
+
 def test_thresholds_come_from_marks_of_earlier_steps(toy_state):
     state = toy_state("flexmatch", method__threshold=0.0)
     batch = state.make_batch(*state.draw_indices())

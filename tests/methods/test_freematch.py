@@ -75,3 +75,39 @@ def test_with_one_class_kept_fairness_is_finite(toy_state):
     freematch.fairness(logits.softmax(-1), torch.ones(4)).backward()
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
+
+
+def test_the_warmup_learns_from_labels_alone_and_leaves_the_running_values(toy_state):
+    state = toy_state("freematch", method__warmup=2)
+    start = {name: value.clone() for name, value in state.method.state_dict().items()}
+    for step in range(3):
+        state.method.refresh(step)
+        result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+        learned = [name for name, value in state.method.state_dict().items() if not torch.equal(value, start[name])]
+        if step < 2:
+            assert result.loss.item() == result.parts["loss_labeled"].item()
+            assert learned == []
+        else:
+            assert result.loss.item() != result.parts["loss_labeled"].item()
+            assert learned == ["confidence", "probs", "histogram"]
+
+
+def test_a_restored_state_continues_the_warmup(toy_resume):
+    expected, got = toy_resume("freematch", method__warmup=4)
+    assert all(torch.equal(tensor, got.tensors[key]) for key, tensor in expected.tensors.items())
+
+
+def test_the_step_is_captured_anew_when_the_warmup_ends(toy_state):
+    state = toy_state("freematch", method__warmup=2)
+    stages = []
+    for _ in range(4):
+        state.step()
+        stages.append(state.stage)
+    assert stages == [0, 0, 1, 1]
+
+
+def test_the_running_confidence_and_the_thresholds_are_logged(toy_state):
+    state = toy_state("freematch", method__momentum=0.0)
+    parts = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average).parts
+    assert parts["running_confidence"] == parts["threshold_highest"] == state.method.confidence
+    assert parts["threshold_lowest"] < parts["threshold"] < parts["threshold_highest"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.methods.steps import after_steps, probabilities, record_logits
+from tests.methods.steps import after_steps, probabilities, record_outputs
 
 from aggmatch.methods import load_method
 
@@ -36,11 +36,11 @@ def test_only_the_second_view_is_pulled_towards_the_target(trained):
     # Prediction and target both from the teacher, a known mistake, would leave the student without this gradient.
     state, batch, teacher = trained
     target, probs = probabilities(teacher, batch.unlabeled[0]), probabilities(state.online, batch.unlabeled[1])
-    of_student = record_logits(state.online)
-    of_average = record_logits(state.average)
+    of_student = record_outputs(state.online)
+    of_average = record_outputs(state.average)
     state.method.step(batch, state.online, state.average).loss.backward()
-    first, second = of_average + of_student[1:]  # the first logits are those of labelled images
-    assert not first.requires_grad
+    first, second = of_average + of_student[1:]  # the first output is that of labelled images
+    assert not first.logits.requires_grad
     m, classes = probs.shape
     expected = torch.zeros(m, classes, dtype=torch.float64)
     for i in range(m):
@@ -49,7 +49,7 @@ def test_only_the_second_view_is_pulled_towards_the_target(trained):
                 slope = probs[i, k] * ((1 if k == y else 0) - probs[i, y])
                 expected[i, y] += 20 * 0.25 * 2 / (m * classes) * (probs[i, k] - target[i, k]) * slope
     assert expected.abs().max() > 1e-4
-    torch.testing.assert_close(second.grad.double(), expected, rtol=1e-3, atol=1e-7)
+    torch.testing.assert_close(second.logits.grad.double(), expected, rtol=1e-3, atol=1e-7)
 
 
 def test_equal_views_give_no_loss_if_the_network_teaches_itself(toy_state):

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from tests.methods.steps import after_steps, probabilities, record_logits
+from tests.methods.steps import after_steps, probabilities, record_outputs
 
 from aggmatch.methods.pseudo_label import Config, PseudoLabel
 
@@ -41,7 +41,7 @@ def test_only_confident_images_have_a_gradient(trained):
     threshold = median_confidence(state, batch)
     method = PseudoLabel(Config(threshold=threshold, unlabeled_weight=2.0, ramp=0.4), state.method.problem)
     probs = probabilities(state.online, batch.unlabeled[0])
-    outputs = record_logits(state.online)
+    outputs = record_outputs(state.online)
     method.step(batch, state.online, state.average).loss.backward()
     _, unlabeled = outputs
     m, classes = probs.shape
@@ -51,7 +51,7 @@ def test_only_confident_images_have_a_gradient(trained):
             if probs[i].max() >= threshold:
                 expected[i, y] = 2 * 0.25 / m * (probs[i, y] - (1 if y == probs[i].argmax() else 0))
     assert (expected.abs().sum(1) > 0).sum() == m // 2
-    torch.testing.assert_close(unlabeled.grad.double(), expected, rtol=1e-3, atol=1e-7)
+    torch.testing.assert_close(unlabeled.logits.grad.double(), expected, rtol=1e-3, atol=1e-7)
 
 
 def test_without_confident_images_only_labels_count(trained):

@@ -1,7 +1,12 @@
+import copy
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+from aggmatch.methods.fixmatch_da import AlignedFixMatch as FixMatch
+from aggmatch.methods.fixmatch_da import Config as FixMatchConfig
 from aggmatch.methods.simmatch import UNSEEN
 
 
@@ -65,3 +70,34 @@ def test_until_every_labelled_image_was_seen_the_instance_loss_is_zero(toy_state
 
 def test_memory_holds_the_given_labels(ready):
     assert torch.equal(ready.method.label, ready.labels)
+
+
+def test_without_smoothing_and_instances_it_is_aligned_fixmatch(toy_state):
+    off = {"own_share": 1.0, "instance_weight": 0.0, "threshold": 0.4}
+    simmatch = toy_state("simmatch", **{f"method__{key}": value for key, value in off.items()})
+    fixmatch = FixMatch(FixMatchConfig(threshold=0.4), simmatch.method.problem)
+    for _ in range(4):  # every labelled image has been seen after the first
+        batch = simmatch.make_batch(*simmatch.draw_indices())
+        ours, theirs = (each.step(batch, simmatch.online, simmatch.average) for each in (simmatch.method, fixmatch))
+        assert ours.pseudo is not None
+        assert theirs.pseudo is not None
+        assert torch.equal(ours.pseudo.target, theirs.pseudo.target)
+        assert torch.equal(ours.pseudo.weight, theirs.pseudo.weight)
+        assert ours.loss.item() == pytest.approx(theirs.loss.item(), rel=1e-5)
+    assert (simmatch.method.label != UNSEEN).all()
+
+
+def test_a_step_does_not_depend_on_the_order_of_the_slots(ready):
+    other, order = copy.deepcopy(ready.method), torch.tensor([3, 0, 5, 1, 4, 2])
+    other.embedding.copy_(other.embedding[order])
+    other.label.copy_(other.label[order])
+    batch = ready.make_batch(*ready.draw_indices())
+    moved = replace(batch, labeled_position=order.argsort()[batch.labeled_position])
+    before = ready.method.step(batch, ready.online, ready.average)
+    after = other.step(moved, ready.online, ready.average)
+    assert before.parts["loss_instance"] > 0
+    for name, part in before.parts.items():
+        assert after.parts[name].item() == pytest.approx(part.item(), rel=1e-5)
+    assert torch.equal(before.pseudo.target, after.pseudo.target)
+    torch.testing.assert_close(other.embedding, ready.method.embedding[order])
+    assert torch.equal(other.label, ready.method.label[order])

@@ -68,3 +68,31 @@ def test_weights_lie_between_zero_and_one(toy_state):
         probs = torch.randn(50, 3, generator=torch.Generator().manual_seed(seed)).mul(3).softmax(-1)
         weight = softmatch.weight(probs, probs)
         assert 0 < weight.min() <= weight.max() <= 1
+
+
+def test_the_variance_of_a_single_image_is_zero(toy_state):
+    softmatch = method(toy_state("softmatch"), momentum=0.5, alignment="none")
+    weight = softmatch.weight(PROBS[:1], PROBS)
+    assert softmatch.variance.item() == pytest.approx(0.5)
+    assert weight.tolist() == [1]
+
+
+def test_a_variance_of_zero_gives_a_threshold_at_the_mean(toy_state):
+    softmatch = method(toy_state("softmatch"), momentum=1.0, alignment="none")
+    softmatch.confidence.copy_(PROBS[1, 0])
+    softmatch.variance.zero_()
+    assert softmatch.weight(PROBS, PROBS).tolist() == [1, 1, 0]
+
+
+def test_steps_with_one_unlabelled_image_are_finite(toy_state):
+    state = toy_state("softmatch", train__batch=1, train__unlabeled_ratio=1, method__momentum=0.0)
+    for _ in range(3):
+        state.step()
+    assert state.meters.first_bad_value() is None
+    assert state.method.variance == 0
+
+
+def test_the_running_mean_and_variance_are_logged(toy_state):
+    state = toy_state("softmatch", method__momentum=0.5)
+    parts = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average).parts
+    assert (parts["running_confidence"], parts["variance"]) == (state.method.confidence, state.method.variance)

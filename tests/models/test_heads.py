@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from aggmatch.models.heads import PrototypeAttention
+from aggmatch.models.heads import Embedding, PrototypeAttention
 
 
 def linear(layer, vector):
@@ -88,3 +88,13 @@ def test_only_kernels_have_more_than_one_dimension():
     # Weight decay acts on parameters with more than one dimension.
     head = problem()[0]
     assert all((parameter.ndim > 1) == name.endswith("weight") for name, parameter in head.named_parameters())
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.1])
+def test_an_embedding_has_two_layers_with_a_slope_below_zero_between_them(slope):
+    torch.manual_seed(0)
+    head, feature = Embedding(6, 4, slope), torch.randn(5, 6)
+    first, _, second = head.layers
+    for row, embedded in zip(feature.tolist(), head(feature).tolist(), strict=True):
+        vector = linear(second, [value if value > 0 else slope * value for value in linear(first, row)])
+        assert embedded == pytest.approx([value / math.hypot(*vector) for value in vector], abs=1e-5)

@@ -257,3 +257,22 @@ def test_a_short_run_on_own_images_is_not_compared_with_published_results(tmp_pa
     (found,) = warnings_of(run)
     assert "publish" not in found.advice
     assert "1,000 steps; the default is " in found.finding
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "share", "fires"),
+    [
+        ("flexmatch", {}, 0.3, True),
+        ("flexmatch", {}, 0.2, False),
+        ("flexmatch", {"data.unlabeled_imbalance": 10.0}, 0.1, True),
+        ("fixmatch", {}, 0.3, False),
+        ("fixmatch", {"method.alignment": "uniform"}, 0.3, True),
+        ("fixmatch_da", {}, 0.3, True),
+        ("simmatch", {"method.alignment": "labels"}, 0.3, False),
+        ("freematch", {"data.unlabeled_imbalance": 10.0}, 0.3, False),
+    ],
+)
+def test_a_method_that_needs_even_classes_gives_a_warning_if_they_are_not(tmp_path, method, changes, share, fires):
+    shares = [share, *[(1 - share) / 9] * 9]
+    path = write_folder(tmp_path / "a", [line(1000, pseudo_class_share=shares)], {}, method=method, **changes)
+    assert titles(path) == ["The method needs even classes"] * fires

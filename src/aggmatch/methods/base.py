@@ -273,6 +273,14 @@ class Method(nn.Module, Generic[C]):
         return []
 
     @classmethod
+    def needs_even_classes(cls, config: C) -> bool:
+        """Return whether the method takes all classes to be equally frequent among the unlabelled images.
+
+        The report warns if they are not.
+        """
+        return False
+
+    @classmethod
     def labeled_batch(cls, config: C, batch: int, counts: Sequence[int]) -> int:
         """Return the number of labelled images of a step. batch: `train.batch`. counts: labels of each class."""
         return batch

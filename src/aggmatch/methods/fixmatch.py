@@ -43,6 +43,11 @@ class FixMatch(Method[Config]):
         self.start = Start(config, problem)
         self.views = self.start.views(unlabeled=("weak", "strong"))
 
+    @classmethod
+    def needs_even_classes(cls, config: Config) -> bool:
+        """Alignment to equal classes is wrong if they are not."""
+        return config.alignment == "uniform"
+
     def build_head(self) -> nn.Module:
         """Return the classifier of the rotation task, if there is one."""
         return self.start.build_head()

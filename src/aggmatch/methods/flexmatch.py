@@ -39,6 +39,11 @@ class FlexMatch(Method[Config]):
         super().__init__(config, problem)
         self.register_buffer("mark", torch.full((problem.images,), UNMARKED))
 
+    @classmethod
+    def needs_even_classes(cls, config: Config) -> bool:
+        """A rare class never gets as many marks as the others, so that its threshold stays low."""
+        return True
+
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ T(ŷ)] · CE(ŷ, p(A(u))),   ŷ = argmax p(α(u))."""
         weak_view, strong_view = batch.unlabeled
@@ -56,6 +61,8 @@ class FlexMatch(Method[Config]):
             "loss_unlabeled": loss_unlabeled,
             "confidence": confidence_B.mean(),
             "threshold": threshold_Y.mean(),
+            "threshold_lowest": threshold_Y.amin(),
+            "threshold_highest": threshold_Y.amax(),
         }
         return StepResult(loss, parts, pseudo)
 
@@ -67,9 +74,15 @@ class FlexMatch(Method[Config]):
         return (self.config.threshold * learned_Y / (2 - learned_Y)).clamp(min=self.config.lowest_threshold)
 
     def update_marks(self, index_B: Tensor, confidence_B: Tensor, target_B: Tensor) -> None:
-        """Mark the images whose confidence is at least the fixed τ; the thresholds of classes do not matter here."""
-        sure_B = confidence_B >= self.config.threshold
-        self.mark[index_B] = torch.where(sure_B, target_B, self.mark[index_B])
+        """Mark the images whose confidence is at least the fixed τ; the thresholds of classes do not matter here.
+
+        An image may be in a batch twice: its last sure prediction counts. The largest position of it is found by a
+        reduction, because writing to the same place twice has no defined order on a GPU.
+        """
+        position_B = torch.arange(len(index_B), device=index_B.device)
+        sure_B = torch.where(confidence_B >= self.config.threshold, position_B, UNMARKED)
+        last_N = torch.full_like(self.mark, UNMARKED).scatter_reduce_(0, index_B, sure_B, "amax")
+        self.mark.copy_(torch.where(last_N == UNMARKED, self.mark, target_B[last_N.clamp(min=0)]))
 
 
 METHOD = FlexMatch

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aggmatch.config import Fraction, NonNegative, Settings
+from aggmatch.config import Fraction, Natural, NonNegative, Settings
 from aggmatch.functional import PseudoLabels, one_hot
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
 from aggmatch.models import Network
@@ -32,6 +32,8 @@ class Config(Settings):
     """Lower bound of the thresholds; the authors clamp to [0.9, 0.95] on SVHN."""
     highest_threshold: Fraction = 1.0
     """Upper bound of the thresholds."""
+    warmup: Natural = 0
+    """First steps that learn from labels alone and leave the running values as they are; 2,048 on SVHN."""
 
 
 class FreeMatch(Method[Config]):
@@ -47,10 +49,16 @@ class FreeMatch(Method[Config]):
 
     def __init__(self, config: Config, problem: Problem) -> None:
         super().__init__(config, problem)
+        self.warming = config.warmup > 0
         uniform = 1 / problem.classes
         self.register_buffer("confidence", torch.tensor(uniform))
         self.register_buffer("probs", torch.full((problem.classes,), uniform))
         self.register_buffer("histogram", torch.full((problem.classes,), uniform))
+
+    def refresh(self, step: int) -> None:
+        """End the warm-up at its step."""
+        self.warming = step < self.config.warmup
+        self.stage = int(0 < self.config.warmup <= step)
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + w_u · mean 1[max q ≥ T(q̂)] · CE(q̂, Q) + w_f · L_f,   q = p(α(u)), Q = p(A(u))."""
@@ -58,9 +66,11 @@ class FreeMatch(Method[Config]):
         labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
         probs_BY = weak.logits.detach().softmax(-1)
         confidence_B, target_B = probs_BY.max(-1)
-        self.update(probs_BY, confidence_B, target_B)  # before the thresholds, which include this batch
+        if not self.warming:
+            self.update(probs_BY, confidence_B, target_B)  # before the thresholds, which include this batch
         threshold_Y = self.thresholds()
-        pseudo = PseudoLabels(target_B, (confidence_B >= threshold_Y[target_B]).float())
+        kept_B = (confidence_B >= threshold_Y[target_B]) & (not self.warming)
+        pseudo = PseudoLabels(target_B, kept_B.float())
 
         loss_labeled = F.cross_entropy(labeled.logits, batch.labels)
         loss_unlabeled = (pseudo.weight * F.cross_entropy(strong.logits, target_B, reduction="none")).mean()
@@ -73,7 +83,10 @@ class FreeMatch(Method[Config]):
             "loss_unlabeled": loss_unlabeled,
             "loss_fairness": loss_fairness,
             "confidence": confidence_B.mean(),
+            "running_confidence": self.confidence.clone(),
             "threshold": threshold_Y.mean(),
+            "threshold_lowest": threshold_Y.amin(),
+            "threshold_highest": threshold_Y.amax(),
         }
         return StepResult(loss, parts, pseudo)
 

@@ -53,6 +53,11 @@ class SoftMatch(Method[Config]):
         self.register_buffer("labeled_probs", uniform.clone())
         self.register_buffer("uniform", uniform, persistent=False)
 
+    @classmethod
+    def needs_even_classes(cls, config: Config) -> bool:
+        """Alignment to equal classes gives the wrong weights if they are not."""
+        return config.alignment == "uniform"
+
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean w_b · CE(argmax q_b, p(A(u_b))),   q = p(α(u)), not aligned."""
         weak_view, strong_view = batch.unlabeled
@@ -68,6 +73,7 @@ class SoftMatch(Method[Config]):
             "loss_labeled": loss_labeled,
             "loss_unlabeled": loss_unlabeled,
             "confidence": confidence_B.mean(),
+            "running_confidence": self.confidence.clone(),
             "variance": self.variance.clone(),
         }
         return StepResult(loss, parts, PseudoLabels(target_B, weight_B))
@@ -86,9 +92,10 @@ class SoftMatch(Method[Config]):
         aligned_B = aligned_BY.amax(-1)
         counted_B = aligned_B if self.config.statistics == "aligned" else probs_BY.amax(-1)
         self.confidence.lerp_(counted_B.mean(), share)
-        self.variance.lerp_(counted_B.var(correction=1), share)
+        self.variance.lerp_(counted_B.var(correction=min(1, len(counted_B) - 1)), share)  # 0 of a single image
         below_B = (aligned_B - self.confidence).clamp(max=0)
-        return torch.exp(-(below_B**2) / (2 * self.variance / self.config.width**2))
+        weight_B = torch.exp(-(below_B**2) / (2 * self.variance / self.config.width**2))
+        return torch.where(below_B < 0, weight_B, 1.0)  # not 0/0 at the mean if the variance is 0
 
 
 METHOD = SoftMatch

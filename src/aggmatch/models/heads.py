@@ -45,11 +45,14 @@ class PrototypeAttention(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Two linear layers with a leaky ReLU between them, from features to unit vectors that are compared."""
+    """Two linear layers with a leaky ReLU between them, from features to unit vectors that are compared.
 
-    def __init__(self, features: int, width: int) -> None:
+    slope: of the leaky ReLU below 0; with a slope of 0 it is a ReLU.
+    """
+
+    def __init__(self, features: int, width: int, slope: float) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(features, features), nn.LeakyReLU(0.1), nn.Linear(features, width))
+        self.layers = nn.Sequential(nn.Linear(features, features), nn.LeakyReLU(slope), nn.Linear(features, width))
 
     def forward(self, feature_BD: Tensor) -> Tensor:
         """(B, D) → (B, width), rows of unit length."""

@@ -25,6 +25,7 @@ RIGHT, WRONG, NEUTRAL = GREEN, RED, GREY
 METHOD_COLORS = {
     "aggmatch": (BLUE, "#6b93d7", "#2168b5"),
     "fixmatch": (ORANGE, "#a35010", "#c26015"),
+    "fixmatch_da": ("#b34fc4", "#c173cf", "#a03bb2"),
     "flexmatch": ("#cc4f83", "#d56e99", "#bc376f"),
     "freematch": ("#8a68d3", "#9c80da", "#7952cd"),
     "softmatch": ("#148c68", "#17a279", "#11795a"),

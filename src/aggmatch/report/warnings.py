@@ -60,6 +60,7 @@ def warnings_of(run: StoredRun) -> Iterator[RunWarning]:
         weak_classes,
         sure_and_wrong,
         falling_precision,
+        uneven_classes,
         lagging_average,
         unfilled_memory,
         few_steps,
@@ -220,6 +221,26 @@ def pseudo_label_periods(run: StoredRun) -> list[tuple[float, float]]:
         for name in ("pseudo_precision", "pseudo_coverage")
     )
     return list(zip(precision, coverage, strict=True))
+
+
+def uneven_classes(run: StoredRun) -> RunWarning | None:
+    """The method takes classes to be equally frequent among the unlabelled images, and they do not seem to be."""
+    imbalance = run.settings.data.unlabeled_imbalance
+    shares = next((line["pseudo_class_share"] for line in reversed(run.records) if "pseudo_class_share" in line), [0.0])
+    if imbalance != 1:
+        finding = f"The unlabelled images are long-tailed (data.unlabeled_imbalance={imbalance:g})"
+    elif max(shares) * len(shares) >= COLLAPSED:
+        finding = f"{100 * max(shares):.0f} % of the pseudo labels at the end are of one of {len(shares)} classes"
+    else:
+        return None
+    if not load_method(run.settings.method_name).needs_even_classes(run.settings.method):
+        return None
+    return RunWarning(
+        "The method needs even classes",
+        f"{finding}, but {run.settings.method_name} takes all classes to be equally frequent.",
+        "It accepts too many pseudo labels of rare classes, or moves predictions towards them. Set method.alignment to "
+        "labels or none if the method has it, or compare with --method fixmatch.",
+    )
 
 
 def lagging_average(run: StoredRun) -> RunWarning | None:
