@@ -72,7 +72,7 @@ def test_only_differences_from_the_recipe_are_marked(tmp_path):
 
 
 def test_what_a_recipe_shortens_for_a_short_run_is_no_difference(tmp_path):
-    short = {"method": "aggmatch", "recipe": "cold-start", "train__steps": 100}
+    short: dict[str, Any] = {"method": "aggmatch", "recipe": "cold-start", "train__steps": 100}
     (run,) = read_runs([write_folder(tmp_path / "a", **short)])
     assert changed_settings(run) == {"data.labels": 40, "train.steps": 100}
     row = next(row for row in setting_rows(run) if row.key == "method.warmup")

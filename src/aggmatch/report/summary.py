@@ -59,7 +59,7 @@ def verdict(run: StoredRun) -> str:
     """What a run achieved and how far to trust it."""
     task = f"{run.data_name} from {plural(run.labels or 0, 'label')}"
     own = is_own_images(run.settings.data.name)
-    method = run.method if own else f"{run.method} with the {run.settings.recipe} recipe"
+    method = f"{run.method} with the {run.settings.recipe} recipe"
     state = f"{method} learned {task}"
     if not run.finished:
         state = f"{method} is learning {task}, at step {run.steps:,} of {run.settings.train.steps:,}"
@@ -165,9 +165,21 @@ def accuracies(group: Sequence[StoredRun]) -> list[float]:
 
 
 def verdict_of_several(found: Sequence[Chart]) -> str:
-    """Two sentences: who is best and by how much under each condition, and how far to trust it."""
+    """Sentences: who is best and by how much under each condition, with which recipe, and how far to trust it."""
     sentences = [ranking(chart, f"On {chart.condition}, " if len(found) > 1 else "") for chart in found]
-    return " ".join([*sentences, *trust([chart.bars for chart in found if len(chart.bars) > 1])])
+    compared = [chart.bars for chart in found if len(chart.bars) > 1]
+    return " ".join([*sentences, *shared_recipes(found), *trust(compared)])
+
+
+def shared_recipes(found: Sequence[Chart]) -> Iterator[str]:
+    """Sentences on the recipe that all measured runs share, or those of a condition; others have it in their names."""
+    recipes = {chart.condition: {bar.run.settings.recipe for bar in chart.bars if bar.run} for chart in found}
+    if len(every := set().union(*recipes.values())) == 1:
+        yield f"All these runs have the {every.pop()} recipe."
+        return
+    for condition, own in recipes.items():
+        if len(own) == 1:
+            yield f"Those on {condition} have the {own.pop()} recipe."
 
 
 def ranking(chart: Chart, start: str) -> str:
