@@ -53,6 +53,18 @@ def test_an_existing_file_that_differs_gives_an_error_and_stays(loopback, archiv
     assert loopback.requests == []
 
 
+def test_a_file_that_may_be_packed_anew_need_not_be_deleted(loopback, archive, tmp_path):
+    assert "keep it" not in error_of_existing(archive, tmp_path)
+    message = error_of_existing(replace(archive, file="file.gz"), tmp_path)
+    assert "another packing of the same content, keep it and do not ask for a download" in message
+    assert loopback.requests == []
+
+
+def error_of_existing(archive, folder) -> str:
+    (folder / archive.file).write_bytes(b"packed anew")
+    return error_of(archive, folder)
+
+
 @pytest.mark.parametrize("lengths", [True, False])
 def test_an_interrupted_download_keeps_its_part_and_continues(loopback, archive, tmp_path, lengths):
     loopback.sent, loopback.lengths = 400_000, lengths

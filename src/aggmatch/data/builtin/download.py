@@ -29,9 +29,11 @@ def fetch(archive: Archive, folder: Path, progress: Progress | None = None) -> P
             found = md5(target)
         if found != archive.md5:
             # Not replaced: it may be the user's own file.
+            advice = "Delete it and download it again."
+            if target.suffix == ".gz":
+                advice += " If it is another packing of the same content, keep it and do not ask for a download."
             raise AggMatchError(
-                f"{target} is not the published file: its MD5 is {found} instead of {archive.md5}. "
-                "Delete it and download it again.",
+                f"{target} is not the published file: its MD5 is {found} instead of {archive.md5}. {advice}",
                 options="--download",
             )
         return target
