@@ -1,3 +1,4 @@
+import gzip
 import hashlib
 import io
 import socket
@@ -58,6 +59,17 @@ def test_a_file_that_may_be_packed_anew_need_not_be_deleted(loopback, archive, t
     message = error_of_existing(replace(archive, file="file.gz"), tmp_path)
     assert "another packing of the same content, keep it and do not ask for a download" in message
     assert loopback.requests == []
+
+
+def test_another_packing_of_the_published_content_is_accepted(loopback, archive, tmp_path):
+    packed = replace(archive, file="file.gz", content_md5=MD5)
+    path = tmp_path / "file.gz"
+    path.write_bytes(gzip.compress(CONTENT, 1))
+    assert fetch(packed, tmp_path) == path
+    assert loopback.requests == []
+    for other in (gzip.compress(CONTENT[1:]), gzip.compress(CONTENT)[:-9], b"not packed"):
+        path.write_bytes(other)
+        assert "is not the published file" in error_of(packed, tmp_path)
 
 
 def error_of_existing(archive, folder) -> str:
