@@ -17,7 +17,7 @@ parser.add_argument("--folds", type=int, default=2, help="draws of the labelled 
 parser.add_argument("--out", type=Path, default=Path("runs/compare-methods"))
 arguments = parser.parse_args()
 
-accuracies: dict[str, list[float]] = {}
+accuracies: dict[tuple[str, str], list[float]] = {}
 for method in METHODS:
     for fold in range(arguments.folds):
         settings = aggmatch.resolve(
@@ -30,8 +30,8 @@ for method in METHODS:
             }
         )
         *_, last = aggmatch.start(settings, arguments.out / method / f"fold{fold}").train()
-        accuracies.setdefault(method, []).append(last["accuracy_average"])
+        accuracies.setdefault((method, settings.recipe), []).append(last["accuracy_average"])
 
-print("method      accuracy %  by fold")
-for method, values in sorted(accuracies.items(), key=lambda item: -mean(item[1])):
-    print(f"{method:<11} {mean(values):10.1f}  {', '.join(f'{value:.1f}' for value in values)}")
+print("method      recipe      accuracy %  by fold")
+for (method, recipe), values in sorted(accuracies.items(), key=lambda item: -mean(item[1])):
+    print(f"{method:<11} {recipe:<11} {mean(values):10.1f}  {', '.join(f'{value:.1f}' for value in values)}")

@@ -259,3 +259,8 @@ def test_a_terminal_shows_control_characters_of_names_instead_of_obeying_them():
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", shown)
     assert r"x\x1b]0;title\x07\ny\u202e" in shown
     assert r"t\x1bc" in shown
+
+
+def test_a_column_can_be_left_out():
+    table = Table(["method", "recipe", "n"], [["uda", "paper", 1]], "Title", ["A note."])
+    assert table.without("recipe") == Table(["method", "n"], [["uda", 1]], "Title", ["A note."])

@@ -65,8 +65,16 @@ class Table:
         full = [
             number for number in range(len(self.columns)) if any(row[number] not in ("", None) for row in self.rows)
         ]
-        rows = [[row[number] for number in full] for row in self.rows]
-        return replace(self, columns=[self.columns[number] for number in full], rows=rows)
+        return self.only(full)
+
+    def without(self, column: str) -> "Table":
+        """The table without a column."""
+        return self.only([number for number, name in enumerate(self.columns) if name != column])
+
+    def only(self, numbers: Sequence[int]) -> "Table":
+        """The table with some of its columns."""
+        rows = [[row[number] for number in numbers] for row in self.rows]
+        return replace(self, columns=[self.columns[number] for number in numbers], rows=rows)
 
     @property
     def width(self) -> int:

@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from aggmatch import cli
-from aggmatch.cli.listing import recipes
+from aggmatch.cli.listing import recipes, written
+from aggmatch.config import flatten
+from aggmatch.settings import resolve
 from aggmatch.training.trainer import Trainer
 
 QUICK = ["--steps", "6", "--set", "model.name=small-4", "--set", "train.batch=10", "--set", "train.unlabeled_ratio=2"]
+RECIPES = ("paper", "cold-start")
 SMALL_QUEUE = ["--set", "method.slots=8", "--set", "method.subsets=2"]
 
 
@@ -32,6 +35,7 @@ def test_a_run_prints_its_accuracy_and_its_folder(trained):
     path, out = trained
     summary = json.loads((path / "summary.json").read_text())
     assert "aggmatch on digits, 10 labels, fold 0, 6 steps, cold-start recipe" in out
+    assert summary["recipe"] == "cold-start"
     assert f"{summary['accuracy']:.2f} % test accuracy (average network, last step; median of the last 6 " in out
     assert "Run folder: run" in out
     assert "step 6/6" in out
@@ -122,6 +126,7 @@ def test_evaluate_gives_the_accuracy_of_the_summary(run, trained):
     balanced = sum(summary["class_accuracy"].values()) / 10
     assert f"{summary['accuracy']:.2f} % of 360 test images; mean over classes {balanced:.2f} %." in out
     assert f"{summary['class_accuracy']['7']:.2f}" in out
+    assert "aggmatch, cold-start recipe: " in out
 
 
 EVIL = "from pathlib import Path\nPath('marker').write_text('imported')\n"
@@ -168,11 +173,34 @@ def test_lists_show_every_part_and_where_it_comes_from(run, what, expected):
     assert all(word in out for word in expected)
 
 
-def test_named_recipes_are_listed_beside_the_values_of_the_paper():
-    rows = {tuple(row[:4]): row[4:] for row in recipes().rows}
-    assert rows["cold-start", "all", "aggmatch", "method.slots"] == ["64", "2048"]
-    assert rows["cold-start", "digits", "aggmatch", "method.sharpening"] == ["0.1", "1.0"]
-    assert rows["finetune", "all", "all", "optim.lr"] == ["0.003", "0.03"]
+def test_named_recipes_are_listed_side_by_side():
+    named, pretrained, defaults = recipes()
+    assert named.columns == ["setting", "paper", "cold-start", "for"]
+    rows = {(key, who): values for key, *values, who in named.rows}
+    assert len(rows) == len(named.rows) < 50
+    assert rows["method.slots", "aggmatch"] == ["2048", "64"]
+    assert rows["optim.lr", "aggmatch, fixmatch"] == ["0.03", "0.06"]
+    assert rows["method.sharpening", "aggmatch on digits"] == ["1.0", "0.1"]
+    assert rows["optim.lr", "aggmatch, fixmatch on digits"] == ["0.03", "0.03"], "not the value of other data sets"
+    assert all(values[0] != values[1] for (_, who), values in rows.items() if " on " not in who)
+    assert pretrained.columns == ["setting", "paper", "frozen", "finetune", "for"]
+    assert ["optim.lr", "0.03", "0.03", "0.003", "all methods"] in pretrained.rows
+    assert ["cifar100", "aggmatch", "method.slots=256"] in defaults.rows
+    assert not any(cell is None for table in recipes() for row in table.rows for cell in row)
+
+
+@pytest.mark.parametrize("method", ["aggmatch", "fixmatch"])
+@pytest.mark.parametrize("data", ["digits", "cifar10", "cifar100", "svhn"])
+def test_the_listed_values_are_those_of_a_run(data, method):
+    listed: dict[str, list[str]] = {}
+    for key, *values, who in recipes()[0].rows:
+        methods, _, where = who.partition(" on ")
+        if method in methods.split(", ") and where in ("", data):  # rows of a data set come last
+            listed[key] = values
+    both = [flatten(resolve({"data.name": data, "method.name": method, "recipe": name}).to_dict()) for name in RECIPES]
+    differing = {key for key in both[0] if key != "recipe" and both[0][key] != both[1][key]}
+    assert differing <= listed.keys()
+    assert {key: [written(values[key]) for values in both] for key in listed} == listed
 
 
 def test_settings_are_listed_with_the_values_of_a_data_set(run):

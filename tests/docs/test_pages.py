@@ -38,7 +38,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.re
 
 def blocks(page: Path, language: str = "") -> list[str]:
     """Fenced blocks in a language; those without one hold commands and their output."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), flags=re.S | re.M)
+    found = re.findall(r"^```([\w{}-]*)\n(.*?)^```$", page.read_text(), flags=re.S | re.M)
     return [content for kind, content in found if kind == language]
 
 
@@ -163,3 +163,17 @@ def test_files_named_within_sentences_exist(page):
     for span in code_spans(page):
         if re.fullmatch(r"([a-z_]+/)+[a-z_]+\.(py|css|html)|([a-z_]+/){2,}", span):
             assert any((place / span).exists() for place in (ROOT, ROOT / "src/aggmatch", page.parent)), span
+
+
+def test_commands_for_the_figures_of_the_paper_have_its_recipe():
+    words = [line for line in command_lines(ROOT / "docs/analysis.md") if line[0] == "train"]
+    assert len(words) == 2
+    assert all(line[line.index("--recipe") + 1] == "paper" for line in words)
+
+
+def test_the_page_on_settings_has_every_data_set_with_its_labels():
+    rows = re.findall(r"^\| `([\w-]+)` \| [^|]+ \| (\d+) \|$", (ROOT / "docs/settings.md").read_text(), flags=re.M)
+    built_in = [name for name, place in SOURCES.origins() if place == "aggmatch"]
+    assert {name: int(labels) for name, labels in rows} == {
+        name: resolve({"data.name": name}).data.labels for name in built_in
+    }

@@ -34,9 +34,15 @@ def run_all(plan, out, follow=train):
     return collect(runs)
 
 
-def finished(method, fold, accuracy, data="digits"):
+def finished(method, fold, accuracy, data="digits", **changes):
     """A finished run, as a results file holds it."""
-    chosen = {"method.name": method, "data.name": data, "data.labels": 10, "data.fold": fold, "train.steps": 6}
+    chosen = {
+        "method.name": method,
+        "data.name": data,
+        "data.labels": 10,
+        "data.fold": fold,
+        "train.steps": 6,
+    } | changes
     summary = {"accuracy": accuracy, "seconds": 2.0}
     return StoredRun(settings=resolve(chosen), records=[], summary=summary, steps=6, hardware="a CPU", versions=None)
 
@@ -46,7 +52,35 @@ def test_the_table_has_mean_and_sample_deviation_with_the_best_method_first():
     table = compare.compare([finished(*run, accuracy) for run, accuracy in accuracies.items()])
     assert [row[0] for row in table.rows] == ["fixmatch", "uda"]
     assert list(table.rows[1][1:6]) == [52.0, pytest.approx(statistics.stdev([50, 54])), 2, 50.0, 54.0]
-    assert table.title.startswith("digits, 10 labels, 6 steps, test accuracy of the average network")
+    assert table.title.startswith("digits, 10 labels, 6 steps, paper recipe, test accuracy of the average network")
+
+
+def test_recipes_that_differ_have_a_column_for_readers_and_recipes_always_have_one_in_files(tmp_path: Path):
+    mixed = [with_probes(finished("aggmatch", 0, 90.0), LabelSpreading=95.0), finished("uda", 0, 50.0)]
+    table = compare.compare(mixed)
+    assert [row[:3] for row in table.rows] == [
+        ["LabelSpreading (frozen features)", None, 95.0],
+        ["aggmatch", "cold-start", 90.0],
+        ["uda", "paper", 50.0],
+    ]
+    assert table.columns[:3] == ["method", "recipe", "accuracy %"]
+    assert "recipe" not in table.title
+    assert compare.simpler(table) == "LabelSpreading"
+    for runs, heading in ((mixed, "| method | recipe |"), (mixed[1:], "| method | accuracy % |")):
+        compare.write(runs, tmp_path)
+        rows = list(csv.DictReader((tmp_path / "comparison.csv").read_text().splitlines()))
+        assert (rows[-1]["method"], rows[-1]["recipe"]) == ("uda", "paper")
+        assert json.loads((tmp_path / "comparison.json").read_text())[-1]["recipe"] == "paper"
+        assert heading in (tmp_path / "comparison.md").read_text()
+    assert "paper recipe" in (tmp_path / "comparison.md").read_text().splitlines()[0]
+
+
+def test_one_method_with_two_recipes_has_two_rows():
+    paper, cold = (finished("fixmatch", 0, 50.0, recipe=name) for name in ("paper", "cold-start"))
+    assert [row[:2] for row in compare.compare([paper, cold]).rows] == [
+        ["fixmatch", "paper"],
+        ["fixmatch", "cold-start"],
+    ]
 
 
 def test_the_title_names_a_folder_by_the_last_part_of_its_path():
@@ -133,7 +167,7 @@ def test_all_methods_train_on_the_same_folds(tmp_path: Path):
     for fold in (0, 1):
         splits = [json.loads((tmp_path / m / f"fold{fold}/split.json").read_text()) for m in ("supervised", "fixmatch")]
         assert splits[0] == splits[1]
-    compare.write(compare.compare(runs), tmp_path)
+    compare.write(runs, tmp_path)
     rows = list(csv.DictReader((tmp_path / "comparison.csv").read_text().splitlines()))
     assert {row["method"] for row in rows} == {"supervised", "fixmatch"}
     objects = json.loads((tmp_path / "comparison.json").read_text())

@@ -41,8 +41,9 @@ def test_the_demo_trains_three_methods_and_compares_them_with_label_spreading(tr
     out, outcome = trained
     rows = outcome.table().rows
     assert [row[0] for row in rows] == ["supervised", "LabelSpreading (scikit-learn)", "fixmatch", "aggmatch"]
-    assert all(0 <= row[1] <= 100 for row in rows)
-    assert rows[0][2] is None
+    assert [row[1] for row in rows] == ["paper", None, "paper", "cold-start"]
+    assert all(0 <= row[2] <= 100 for row in rows)
+    assert rows[0][3] is None
     assert [run.method for run in outcome.runs] == list(demo.METHODS)
     assert all((out / method / "summary.json").exists() for method in demo.METHODS)
 

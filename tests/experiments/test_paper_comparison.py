@@ -143,7 +143,7 @@ def test_a_run_of_other_settings_is_left_out_and_the_setting_is_named(plan, pret
     results = collect(other.runs)
     assert fill(plan(), results, any_length=True).ours == {}
     assert left_out(plan(), results) == [
-        "Left out, because optim.lr is 0.5, not 0.03: supervised on digits, 10 labels, fold 0, 4 steps."
+        "Left out, because optim.lr is 0.5, not 0.03: supervised (paper recipe) on digits, 10 labels, fold 0, 4 steps."
     ]
     assert left_out(other, results) == []
 
@@ -163,7 +163,7 @@ def test_of_runs_that_differ_only_in_cadence_the_most_complete_counts(plan, pret
     assert fill(few, results, any_length=True).runs.keys() == {more.key}
     assert left_out(few, results) == [
         "Left out, because the table shows another run of the same settings and fold: "
-        "supervised on digits, 10 labels, fold 0, 4 steps."
+        "supervised (paper recipe) on digits, 10 labels, fold 0, 4 steps."
     ]
 
 
@@ -173,12 +173,15 @@ def test_every_run_that_is_left_out_has_a_reason(plan, pretend, tiny):
         pretend(run, 61.0)
     results = collect([short.runs[0], long.runs[0], long.runs[-1], *more.runs[2:4]])
     narrowed = plan(replace(tiny, cells=tiny.cells[:1]))
-    elsewhere = "Left out, because no cell asks for such a run: fixmatch on digits, 20 labels, fold 1, 4 steps."
+    elsewhere = (
+        "Left out, because no cell asks for such a run: fixmatch (paper recipe) on digits, 20 labels, fold 1, 4 steps."
+    )
     folds = (
         "Left out, because the table asks for 2 folds, from fold 0 on: "
-        "supervised on digits, 10 labels, fold 2, 4 steps; supervised on digits, 10 labels, fold 3, 4 steps."
+        "supervised (paper recipe) on digits, 10 labels, fold 2, 4 steps; "
+        "supervised (paper recipe) on digits, 10 labels, fold 3, 4 steps."
     )
-    shorter = "supervised on digits, 10 labels, fold 0, 3 steps."
+    shorter = "supervised (paper recipe) on digits, 10 labels, fold 0, 3 steps."
     went_further = f"Left out, because other runs of its cell went further: {shorter}"
     assert left_out(narrowed, results) == [went_further, elsewhere, folds]
     other_length = f"Left out, because train.steps is 3, not 4: {shorter}"

@@ -95,7 +95,7 @@ def test_lines_of_an_old_format_are_left_out_and_counted(run, tmp_path, plan, pr
     assert code == 0
     assert err.splitlines() == [
         "kept.jsonl: left out 2 lines. The line has no configuration.",
-        "Left out, because optim.lr is 0.5, not 0.03: supervised on digits, 10 labels, fold 0, 4 steps.",
+        "Left out, because optim.lr is 0.5, not 0.03: supervised (paper recipe) on digits, 10 labels, fold 0, 4 steps.",
         "In this table: 0 of 1 stored run.",
     ]
 

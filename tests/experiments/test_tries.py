@@ -32,6 +32,7 @@ def test_the_lowest_loss_at_the_end_comes_first_whatever_the_accuracy(tmp_path: 
     runs = tries.by_loss([read_run(tmp_path / name) for name in "abc"])
     assert [run.path for run in runs] == [tmp_path / "b", tmp_path / "a"]
     table = tries.table(runs)
+    assert "paper recipe" in table.title
     assert [(row[0], row[1], row[2]) for row in table.rows] == [(1, "0.4000", 40.0), (0, "0.5000", 90.0)]
 
 

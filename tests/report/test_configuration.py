@@ -22,6 +22,8 @@ class Captured(Exception):  # noqa: N818
         {"data__fold": 2, "train__steps": 30, "train__seed": 7},
         {"views__ops": ["identity", "rotate"], "method__threshold": 0.8, "views__flip": False},
         {"data__noise": "asymmetric", "data__noise_rate": 0.25, "data__noise_map": ["3>8", "4>9"]},
+        {"method": "aggmatch", "recipe": "cold-start", "train__steps": 100},
+        {"train__steps": 500, "train__evaluate_every": 100},
         {"method": "aggmatch", "method__class_term": "none", "method__momentum_encoder": False},
         {"data__labeled_imbalance": 5.0},
         {"data__labels": None},
@@ -67,6 +69,16 @@ def test_only_differences_from_the_recipe_are_marked(tmp_path):
     )
     assert rows["data.split"].values == ["none"]
     assert rows["runtime.graph"].values == ["true"]
+
+
+def test_what_a_recipe_shortens_for_a_short_run_is_no_difference(tmp_path):
+    short: dict[str, Any] = {"method": "aggmatch", "recipe": "cold-start", "train__steps": 100}
+    (run,) = read_runs([write_folder(tmp_path / "a", **short)])
+    assert changed_settings(run) == {"data.labels": 40, "train.steps": 100}
+    row = next(row for row in setting_rows(run) if row.key == "method.warmup")
+    assert (row.values, row.usual, row.departs) == (["25"], "25", False)
+    (run,) = read_runs([write_folder(tmp_path / "b", **short, method__warmup=100)])
+    assert changed_settings(run)["method.warmup"] == 100
 
 
 def test_only_settings_in_which_runs_differ_are_shown(tmp_path):

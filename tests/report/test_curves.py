@@ -175,10 +175,13 @@ def test_captions_name_data_labels_methods_and_folds(tmp_path):
     folds = [write(tmp_path / str(fold), data__fold=fold) for fold in (0, 2)]
     words = describe_runs(read_runs([*folds, write(tmp_path / "a", method="aggmatch")]))
     assert words == (
-        "digits, 40 labels: fixmatch (folds 0, 2), aggmatch (fold 0). "
+        "digits, 40 labels: fixmatch (paper recipe, folds 0, 2), aggmatch (paper recipe, fold 0). "
         "Thin lines are single runs, thick lines their means."
     )
-    assert describe_runs(read_runs(folds[:1])) == "digits, 40 labels: fixmatch (fold 0)."
+    assert describe_runs(read_runs(folds[:1])) == "digits, 40 labels: fixmatch (paper recipe, fold 0)."
+    cold = read_runs([folds[0], write(tmp_path / "cold", recipe="cold-start")])
+    names = "fixmatch, paper recipe (fold 0), fixmatch, cold-start recipe (fold 0)"
+    assert describe_runs(cold) == f"digits, 40 labels: {names}."
 
 
 def test_long_runs_have_short_numbers_of_steps(tmp_path):

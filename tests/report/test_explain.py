@@ -212,7 +212,7 @@ def test_each_plot_shows_an_image_its_distributions_and_entries(aggmatch_run: St
             assert f"{f'★ {entry.given_label}' if entry.given else ''}\n{percent(entry.share)} %" in titles
     assert "votes of 4 subsets" in shown.caption
     assert "true class" in shown.caption
-    assert "As asked for. aggmatch on digits, 20 labels, fold 0, step 30" in shown.caption
+    assert "As asked for. aggmatch (paper recipe) on digits, 20 labels, fold 0, step 30" in shown.caption
 
 
 def test_any_number_of_entries_has_room(aggmatch_run: StoredRun):

@@ -91,7 +91,8 @@ def test_several_runs_are_ranked_by_their_mean_with_the_lead_of_the_best(tmp_pat
     found = compared(tmp_path, ("supervised", 0, 80.0), ("fixmatch", 0, 90.0), ("fixmatch", 1, 94.0))
     assert verdict_of_several(found) == (
         "fixmatch is right on 92.00 ± 2.83 % (2 runs) of 360 test images, 12.00 points more than supervised (80.00 %, "
-        "from the labels alone). Some are single runs: other labels or another seed may change the order."
+        "from the labels alone). All these runs have the paper recipe. Some are single runs: other labels or another "
+        "seed may change the order."
     )
 
 
@@ -99,8 +100,8 @@ def test_the_lead_over_the_second_and_over_the_baseline_is_named(tmp_path):
     found = compared(tmp_path, ("supervised", 0, 70.0), ("fixmatch", 0, 85.0), ("aggmatch", 0, 95.0), ("uda", 0, 80.0))
     assert verdict_of_several(found) == (
         "aggmatch is right on 95.00 % of 360 test images, 10.00 points more than fixmatch (85.00 %) and 25.00 points "
-        "more than supervised (70.00 %, from the labels alone). Each is a single run: other labels or another seed may "
-        "change the order."
+        "more than supervised (70.00 %, from the labels alone). All these runs have the paper recipe. Each is a single "
+        "run: other labels or another seed may change the order."
     )
 
 
@@ -126,7 +127,26 @@ def test_the_verdict_says_how_far_to_trust_the_order(tmp_path, results, words):
 
 def test_runs_of_one_group_are_not_ranked(tmp_path):
     found = compared(tmp_path, ("fixmatch", 0, 90.0), ("fixmatch", 1, 94.0))
-    assert verdict_of_several(found) == "fixmatch is right on 92.00 ± 2.83 % (2 runs) of 360 test images."
+    assert verdict_of_several(found) == (
+        "fixmatch is right on 92.00 ± 2.83 % (2 runs) of 360 test images. All these runs have the paper recipe."
+    )
+
+
+def test_recipes_that_differ_are_named_with_the_runs(tmp_path):
+    paths = [
+        write_folder(tmp_path / recipe, [], {"accuracy": accuracy}, recipe=recipe)
+        for recipe, accuracy in (("paper", 80.0), ("cold-start", 90.0))
+    ]
+    said = verdict_of_several(charts(read_runs(paths)))
+    assert said.startswith("fixmatch, cold-start recipe is right on 90.00 %")
+    assert "more than fixmatch, paper recipe (80.00 %)" in said
+    assert "runs have" not in said
+    paths = [
+        write_folder(tmp_path / f"{recipe}-{labels}", [], {}, recipe=recipe, data__labels=labels)
+        for recipe, labels in (("paper", 20), ("cold-start", 30))
+    ]
+    said = verdict_of_several(charts(read_runs(paths)))
+    assert "Those on digits, 20 labels have the paper recipe. Those on digits, 30 labels have the cold-start" in said
 
 
 def test_equal_accuracies_are_not_called_a_lead(tmp_path):
@@ -149,7 +169,7 @@ def test_conditions_are_not_ranked_against_each_other(tmp_path):
     paths = [write_folder(tmp_path / "a", [], {}), write_folder(tmp_path / "b", [line(20)], data__labels=20)]
     assert verdict_of_several(charts(read_runs(paths))) == (
         "On digits, 40 labels, fixmatch is right on 90.00 % of 360 test images. "
-        "On digits, 20 labels, nothing has been measured yet."
+        "On digits, 20 labels, nothing has been measured yet. All these runs have the paper recipe."
     )
     assert verdict_of_several(charts(read_runs(paths[1:]))) == "Nothing has been measured yet."
 

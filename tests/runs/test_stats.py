@@ -9,6 +9,7 @@ from aggmatch.runs.stats import (
     likeness,
     median_of_last,
     small_test,
+    usual_settings,
     wilson,
 )
 from aggmatch.settings import resolve
@@ -36,6 +37,32 @@ def test_departures_are_all_settings_except_fold_and_length():
     assert departures(planned, settings(data__test_images="run/split.json")) == {}, "a file in the run's own folder"
     changes = departures(planned, settings(train__seed=3, model__name="small-4"))
     assert describe_departures(changes) == "model.name is 'small-4', not 'small-16'; train.seed is 3, not 0"
+
+
+COLD = {"recipe": "cold-start", "method__name": "aggmatch", "data__name": "cifar10"}
+
+
+def test_first_steps_that_a_recipe_shortens_for_a_short_run_are_no_departure():
+    short = settings(**COLD, train__steps=100)
+    assert short.method.warmup == 25 < settings(**COLD).method.warmup
+    assert departures(settings(**COLD), short) == departures(short, settings(**COLD)) == {}
+    changed = departures(settings(**COLD), settings(**COLD, train__steps=100, method__warmup=20))
+    assert changed == {"method.warmup": (1500, 20)}
+    longer = departures(settings(**COLD), settings(**COLD, train__steps=100, method__warmup=1500))
+    assert not longer, "the same value as planned"
+
+
+def test_first_steps_that_the_plan_chose_are_not_those_of_the_recipe():
+    planned = settings(**COLD, method__warmup=7)
+    assert departures(planned, settings(**COLD, train__steps=100)) == {"method.warmup": (7, 25)}
+    other = departures(settings(**(COLD | {"recipe": "paper"})), settings(**COLD, train__steps=100))
+    assert other["method.warmup"] == (0, 25)
+
+
+def test_usual_settings_are_those_of_the_recipe_but_what_follows_from_the_steps():
+    usual = usual_settings(settings(**COLD, train__steps=100, optim__lr=0.5, method__warmup=3))
+    assert (usual["train.steps"], usual["train.log_every"], usual["method.warmup"]) == (2**20, 5, 25)
+    assert usual["optim.lr"] == 0.06
 
 
 def test_runs_are_alike_if_they_differ_only_in_length():

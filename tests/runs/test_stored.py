@@ -35,7 +35,7 @@ def test_a_finished_run_is_read_completely(old_run: StoredRun):
     assert [snapshot_step(path) for path in old_run.snapshots] == [6, 30, 60]
     assert old_run.data().name == "digits"
     assert len(old_run.split().labeled) == old_run.labels
-    assert old_run.describe() == f"aggmatch on digits, {old_run.labels} labels, fold {old_run.fold}"
+    assert old_run.describe() == f"aggmatch (paper recipe) on digits, {old_run.labels} labels, fold {old_run.fold}"
 
 
 def test_an_unfinished_run_has_the_accuracy_of_its_last_evaluation(tmp_path):
@@ -171,7 +171,7 @@ def test_labels_and_fold_are_those_of_a_given_split(tmp_path):
     folder = write_folder(tmp_path / "run", data__split=str(given / "split.json"))
     (folder / "split.json").write_text((given / "split.json").read_text())
     (run,) = read_runs([folder])
-    assert run.describe() == "fixmatch on digits, 100 labels, fold 3"
+    assert run.describe() == "fixmatch (paper recipe) on digits, 100 labels, fold 3"
     assert named(folder, write_folder(tmp_path / "drawn"))[0].startswith("fixmatch, 100 labels")
 
 

@@ -96,7 +96,7 @@ def compare(
     stdout.print(table)
     for remark in experiment.remarks(stored, table):
         say(remark)
-    say(f"Also in {', '.join(map(str, experiment.write(table, out)))}")
+    say(f"Also in {', '.join(map(str, experiment.write(stored, out)))}")
     raise_failed(failed, len(runs))
 
 

@@ -1,6 +1,7 @@
 """The tables of `aggmatch list`: everything that settings can name, and where it comes from."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
@@ -14,10 +15,13 @@ from aggmatch.methods import METHODS, load_method
 from aggmatch.models import MODELS
 from aggmatch.models.registry import FAMILIES
 from aggmatch.own_recipe import recipe_of_use
-from aggmatch.recipes import DATA, METHOD, NAMED, NAMED_ON, OWN
+from aggmatch.recipes import ANY, DATA, METHOD, NAMED, OWN
 from aggmatch.registry import Registry, is_code
 from aggmatch.settings import RunSettings, resolve
 from aggmatch.tables import Table
+
+USUAL = "cifar10"
+"""A data set on which named recipes have the values that they have on most."""
 
 
 def parts(registry: Registry[Any], columns: list[str], row: Callable[[str, Any], list[Any]]) -> Table:
@@ -73,31 +77,56 @@ def figures() -> Table:
     )
 
 
-def recipes() -> Table:
-    """Defaults of data sets, of methods on them, and named recipes with the paper's value of each setting."""
+def recipes() -> list[Table]:
+    """Named recipes side by side, and the defaults of data sets and of methods on them."""
     folders = {f"{OWN}, frozen": recipe_of_use("frozen", "cpu")}
     for use, device in product(("finetune", "scratch"), ("cpu", "cuda")):
         folders[f"{OWN}, {use}, {device}"] = recipe_of_use(use, device)
-    tables = {(name, ""): values for name, values in (DATA | folders).items()} | METHOD
+    defaults = {(name, "all"): values for name, values in (DATA | folders).items()} | METHOD
     rows = [
-        ["paper", data, method or "all", key, value, None]
-        for (data, method), values in tables.items()
-        for key, value in values.items()
+        [data, method, ", ".join(f"{key}={written(value)}" for key, value in values.items())]
+        for (data, method), values in defaults.items()
     ]
-    for named, methods in NAMED.items():
-        for method, values in methods.items():
-            paper = paper_values("cifar10", method or "aggmatch")
-            rows += [[named, "all", method or "all", key, value, paper[key]] for key, value in values.items()]
-    for (named, data, method), values in NAMED_ON.items():
-        paper = paper_values(data, method)
-        rows += [[named, data, method, key, value, paper[key]] for key, value in values.items()]
-    shown = [[str(cell) if cell is not None else None for cell in row] for row in rows]
-    return Table(["recipe", "data set", "method", "setting", "value", "paper's value"], shown)
+    return [
+        side_by_side(["paper", "cold-start"], DATA, "Recipes paper and cold-start: settings that differ"),
+        side_by_side(["paper", "frozen", "finetune"], [], "Recipes of a pretrained backbone: settings that differ"),
+        Table(["data set", "method", "settings"], rows, "Defaults of data sets, and of methods on them"),
+    ]
 
 
-def paper_values(data: str, method: str) -> dict[str, Any]:
-    """Return all settings of the recipe `paper` by dotted name."""
-    return flatten(resolve({"data.name": data, "method.name": method, "recipe": "paper"}).to_dict())
+def side_by_side(names: Sequence[str], data_sets: Iterable[str], title: str) -> Table:
+    """A row for each setting in which named recipes differ, with its value in each of them, and for whom it holds.
+
+    data_sets: those that also have rows, for settings with other values than on most data sets.
+    """
+    anyone = {key for name in names for key in NAMED[name].get(ANY, {})}
+    found: dict[tuple[str, ...], list[str]] = {}
+    for method in dict.fromkeys(method for name in names for method in NAMED[name] if method != ANY):
+        usual = recipe_values(USUAL, method, names)
+        differing = [key for key, values in usual.items() if len(set(values)) > 1]
+        for key in differing:
+            found.setdefault((key, *usual[key], ""), []).append(method)
+        for data in data_sets:
+            for key, values in recipe_values(data, method, names).items():
+                if values != usual[key] and (key in differing or len(set(values)) > 1):
+                    found.setdefault((key, *values, f" on {data}"), []).append(method)
+    rows = [
+        [key, *values, f"{'all methods' if key in anyone else ', '.join(methods)}{where}"]
+        for (key, *values, where), methods in found.items()
+    ]
+    return Table(["setting", *names, "for"], sorted(rows, key=lambda row: row[-1].partition(" on ")[2]), title)
+
+
+def recipe_values(data: str, method: str, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the values of each setting in named recipes, by dotted name, without the name of the recipe itself."""
+    chosen = {"data.name": data, "method.name": method}
+    each = [flatten(resolve(chosen | {"recipe": name}).to_dict()) for name in names]
+    return {key: tuple(written(values[key]) for values in each) for key in each[0] if key != "recipe"}
+
+
+def written(value: Any) -> str:
+    """A value as JSON, without quotes."""
+    return json.dumps(value).replace('"', "")
 
 
 def settings(method: str, data: str | None = None) -> Table:

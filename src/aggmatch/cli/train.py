@@ -249,7 +249,10 @@ def evaluate(
     rows = [(name, count, accuracy if count else None) for name, count, accuracy in columns]
     stdout.print(Table(["class", "images", "accuracy %"], rows))
     what = "test images" if images is None else f"images in {images}"
-    say(f"{result.accuracy:.2f} % of {len(result.labels)} {what}; mean over classes {result.balanced_accuracy:.2f} %.")
+    say(
+        f"{short_name(model.settings.method_name)}, {model.settings.recipe} recipe: {result.accuracy:.2f} % of "
+        f"{len(result.labels)} {what}; mean over classes {result.balanced_accuracy:.2f} %."
+    )
 
 
 @app.command("list")
@@ -262,7 +265,7 @@ def list_(
     """Show the methods, data sets, networks, views, figures, recipes or settings to choose from."""
     from aggmatch.cli import listing
 
-    tables: dict[str, Callable[[], Table]] = {
+    tables: dict[str, Callable[[], Table | list[Table]]] = {
         "methods": listing.methods,
         "data": lambda: listing.data(data_dir or Path("data")),
         "models": listing.models,
@@ -273,4 +276,6 @@ def list_(
     }
     if what not in tables:
         raise unknown("list", what, tables)
-    stdout.print(tables[what]())
+    shown = tables[what]()
+    for table in shown if isinstance(shown, list) else [shown]:
+        stdout.print(table)

@@ -186,6 +186,8 @@ class Archive:
     """Bytes."""
     members: tuple[str, ...] = ()
     """For a packed archive, the files that are read from it. They may also be unpacked in the data folder."""
+    content_md5: str | None = None
+    """MD5 of what a .gz file holds, which is the same for every packing of it; None if unknown."""
 
     def unpacked(self, folder: Path) -> bool:
         """Whether `folder` holds all members as unpacked files."""

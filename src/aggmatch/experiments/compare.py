@@ -3,6 +3,7 @@
 import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from aggmatch.settings import RunSettings, resolve_quick
 from aggmatch.storage.files import write_texts
 from aggmatch.tables import Table, mean_and_deviation
 
+MEAN = "accuracy %"
+"""Column of mean accuracies."""
 SAME = " (frozen features)"
 """End of the names of classic learners in the table."""
 FIXED = {
@@ -98,28 +101,44 @@ def compare(runs: Sequence[StoredRun]) -> Table:
     """Mean ± sample standard deviation of finished runs over the folds, best method first.
 
     A fold that a method lacks is an empty cell. Runs on frozen features also give the rows of the classic learners that
-    they measured on the same features and labels. The title names data set, labels, steps, network and hardware.
+    they measured on the same features and labels. The title names data set, labels, steps, network and hardware. The
+    recipe is in the title if all runs share it, and a column if they differ.
     """
-    by_method = group_by((run for run in runs if run.finished), lambda run: run.method)
-    finished = [run for members in by_method.values() for run in members]
-    if not finished:
-        raise AggMatchError("There is nothing to compare: no run finished.")
+    finished = finished_of(runs)
+    recipes = {run.settings.recipe for run in finished}
+    table = for_machines(runs)
+    first, steps = finished[0], " / ".join(map(str, sorted({run.steps for run in finished})))
+    shared = f"{first.settings.recipe} recipe, " if len(recipes) == 1 else ""
+    title = f"{first.data_name}, {first.labels} labels, {steps} steps, {shared}"
+    title += f"test accuracy of the {first.settings.train.evaluated} network at the last step, {first.hardware}"
+    return replace(table.without("recipe") if shared else table, title=title)
+
+
+def for_machines(runs: Sequence[StoredRun]) -> Table:
+    """The same rows without a title, always with the recipe; classic learners have none."""
+    finished = finished_of(runs)
     folds = sorted({run.fold for run in finished})
     rows: list[list[Any]] = []
-    for method, members in by_method.items():
+    for (method, recipe), members in group_by(finished, lambda run: (run.method, run.settings.recipe)).items():
         accuracies = {run.fold: run.accuracy for run in members if run.accuracy is not None}
         seconds = statistics.mean(run.seconds or 0.0 for run in members)
         numbers = [*mean_and_deviation(list(accuracies.values())), len(members)]
-        rows.append([method, *numbers, *map(accuracies.get, folds), seconds])
+        rows.append([method, recipe, *numbers, *map(accuracies.get, folds), seconds])
     rows += [
-        [name, *mean_and_deviation(list(of.values())), len(of), *map(of.get, folds), None]
+        [name, None, *mean_and_deviation(list(of.values())), len(of), *map(of.get, folds), None]
         for name, of in probes(finished).items()
     ]
-    rows.sort(key=lambda row: -row[1])
-    first, steps = finished[0], " / ".join(map(str, sorted({run.steps for run in finished})))
-    title = f"{first.data_name}, {first.labels} labels, {steps} steps, "
-    title += f"test accuracy of the {first.settings.train.evaluated} network at the last step, {first.hardware}"
-    return Table(["method", "accuracy %", "± std", "n", *(f"fold {fold}" for fold in folds), "seconds"], rows, title)
+    columns = ["method", "recipe", MEAN, "± std", "n", *(f"fold {fold}" for fold in folds), "seconds"]
+    mean = columns.index(MEAN)
+    return Table(columns, sorted(rows, key=lambda row: -row[mean]))
+
+
+def finished_of(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """The finished runs. Raises an `AggMatchError` if there is none."""
+    finished = [run for run in runs if run.finished]
+    if not finished:
+        raise AggMatchError("There is nothing to compare: no run finished.")
+    return finished
 
 
 def probes(runs: Sequence[StoredRun]) -> dict[str, dict[int, float]]:
@@ -145,13 +164,15 @@ def remarks(runs: Sequence[StoredRun], table: Table) -> Iterator[str]:
 
 def simpler(table: Table) -> str | None:
     """Return the best classic learner of a comparison, if none of its methods is better."""
-    means = {str(row[0]): float(row[1]) for row in table.rows}
+    mean = table.columns.index(MEAN)
+    means = {str(row[0]): float(row[mean]) for row in table.rows}
     methods = [mean for name, mean in means.items() if SAME not in name]
     best = at_least_as_good({name: mean for name, mean in means.items() if SAME in name}, max(methods))
     return best and best.removesuffix(SAME)
 
 
-def write(table: Table, out: Path) -> list[Path]:
+def write(runs: Sequence[StoredRun], out: Path) -> list[Path]:
     """Write a comparison as `comparison.csv`, `.json` and `.md`, and return the paths."""
-    contents = {"csv": table.csv(), "json": table.json() + "\n", "md": f"{table.title}\n\n{table.markdown()}"}
+    table, machines = compare(runs), for_machines(runs)
+    contents = {"csv": machines.csv(), "json": machines.json() + "\n", "md": f"{table.title}\n\n{table.markdown()}"}
     return write_texts(out, {f"comparison.{suffix}": text for suffix, text in contents.items()})

@@ -37,10 +37,11 @@ class Outcome:
     def table(self) -> Table:
         """One row per method."""
         rows: list[list[object]] = [
-            [run.method, run.accuracy, run.pseudo_labels("precision"), run.seconds] for run in reversed(self.runs)
+            [run.method, run.settings.recipe, run.accuracy, run.pseudo_labels("precision"), run.seconds]
+            for run in reversed(self.runs)
         ]
-        rows.insert(1, [RIVAL, self.rival_accuracy, None, self.rival_seconds])
-        columns = ["method", "test accuracy %", "pseudo labels right %", "seconds"]
+        rows.insert(1, [RIVAL, None, self.rival_accuracy, None, self.rival_seconds])
+        columns = ["method", "recipe", "test accuracy %", "pseudo labels right %", "seconds"]
         return Table(columns, rows, "digits, 1 label per class")
 
 

@@ -36,7 +36,8 @@ def by_loss(runs: Sequence[StoredRun]) -> list[StoredRun]:
 def table(runs: Sequence[StoredRun]) -> Table:
     """Return one row per run."""
     rows = [[run.settings.train.seed, f"{run.last_loss:.4f}", run.accuracy, str(run.path)] for run in runs]
-    return Table(["seed", "loss", "test accuracy %", "folder"], rows, "Tries; the loss chooses, not the test images")
+    title = f"Tries, {runs[0].settings.recipe} recipe; the loss chooses, not the test images"
+    return Table(["seed", "loss", "test accuracy %", "folder"], rows, title)
 
 
 def verdict(runs: Sequence[StoredRun]) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from aggmatch.config import differences, flatten, parse_value
+from aggmatch.config import flatten, parse_value
 from aggmatch.data import is_own_images
 from aggmatch.errors import AggMatchError
 from aggmatch.methods import load_method
-from aggmatch.runs.stats import Interval, conditions, grouped, mean_and_spread, recipe_of, wilson
+from aggmatch.runs.stats import Interval, conditions, grouped, mean_and_spread, usual_settings, wilson
 from aggmatch.runs.stored import StoredRun
-from aggmatch.settings import CADENCE, resolve
+from aggmatch.settings import resolve
 from aggmatch.tables import plural
 
 NETWORKS = {"average": "averaged network", "online": "trained network"}
@@ -59,7 +59,7 @@ def verdict(run: StoredRun) -> str:
     """What a run achieved and how far to trust it."""
     task = f"{run.data_name} from {plural(run.labels or 0, 'label')}"
     own = is_own_images(run.settings.data.name)
-    method = run.method if own else f"{run.method} with the {run.settings.recipe} recipe"
+    method = f"{run.method} with the {run.settings.recipe} recipe"
     state = f"{method} learned {task}"
     if not run.finished:
         state = f"{method} is learning {task}, at step {run.steps:,} of {run.settings.train.steps:,}"
@@ -165,9 +165,21 @@ def accuracies(group: Sequence[StoredRun]) -> list[float]:
 
 
 def verdict_of_several(found: Sequence[Chart]) -> str:
-    """Two sentences: who is best and by how much under each condition, and how far to trust it."""
+    """Sentences: who is best and by how much under each condition, with which recipe, and how far to trust it."""
     sentences = [ranking(chart, f"On {chart.condition}, " if len(found) > 1 else "") for chart in found]
-    return " ".join([*sentences, *trust([chart.bars for chart in found if len(chart.bars) > 1])])
+    compared = [chart.bars for chart in found if len(chart.bars) > 1]
+    return " ".join([*sentences, *shared_recipes(found), *trust(compared)])
+
+
+def shared_recipes(found: Sequence[Chart]) -> Iterator[str]:
+    """Sentences on the recipe that all measured runs share, or those of a condition; others have it in their names."""
+    recipes = {chart.condition: {bar.run.settings.recipe for bar in chart.bars if bar.run} for chart in found}
+    if len(every := set().union(*recipes.values())) == 1:
+        yield f"All these runs have the {every.pop()} recipe."
+        return
+    for condition, own in recipes.items():
+        if len(own) == 1:
+            yield f"Those on {condition} have the {own.pop()} recipe."
 
 
 def ranking(chart: Chart, start: str) -> str:
@@ -234,17 +246,15 @@ class Row(NamedTuple):
 def changed_settings(run: StoredRun) -> dict[str, Any]:
     """Dotted settings that decide the result and differ from the recipe, with the run's values.
 
-    How often a run of other length logs and evaluates follows from its steps and is no difference.
+    What follows from the number of steps is no difference; see `usual_settings`.
     """
-    changes = differences(recipe_of(run.settings).identity(), run.settings.identity())
-    implied = recipe_of(run.settings, steps=run.settings.train.steps).train
-    follows = {f"train.{name}" for name in CADENCE if getattr(implied, name) == getattr(run.settings.train, name)}
-    return {key: own for key, (_, own) in changes.items() if key not in follows}
+    usual = usual_settings(run.settings)
+    return {key: own for key, own in flatten(run.settings.identity()).items() if own != usual[key]}
 
 
 def setting_rows(run: StoredRun) -> list[Row]:
     """Every setting of a run with the recipe's value."""
-    usual, changed = flatten(recipe_of(run.settings).to_dict()), changed_settings(run)
+    usual, changed = usual_settings(run.settings), changed_settings(run)
     return [
         Row(key, [show(value)], key in changed, show(usual[key]))
         for key, value in flatten(run.settings.to_dict()).items()

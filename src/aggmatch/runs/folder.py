@@ -67,6 +67,8 @@ class Summary(TypedDict):
     labels: Count
     fold: Natural
     method: str
+    recipe: NotRequired[str]
+    """Old summaries have none; `config.json` has it."""
     steps: Natural
     network: str
     accuracy: Percent | None

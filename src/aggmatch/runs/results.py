@@ -18,7 +18,8 @@ from aggmatch.settings import parts_named, resolve
 from aggmatch.storage.files import write_output
 from aggmatch.validate import Natural, NonNegative, Percent, parse_json
 
-ELSEWHERE = ("data", "labels", "fold", "seed", "method", "steps", "network", "hardware", "versions", "metrics_digest")
+CONFIGURED = ("data", "labels", "fold", "seed", "method", "recipe", "steps", "network")
+ELSEWHERE = (*CONFIGURED, "hardware", "versions", "metrics_digest")
 """Entries of a summary that a line holds in its configuration or next to its result."""
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from aggmatch.config import differences, flatten
+from aggmatch.recipes import SHARES
 from aggmatch.settings import CADENCE, RunSettings, resolve
 from aggmatch.tables import plural, show_mean
 
@@ -142,6 +143,17 @@ def recipe_of(settings: RunSettings, *, steps: int | None = None) -> RunSettings
     return resolve(named if steps is None else {**named, "train.steps": steps})
 
 
+def usual_settings(settings: RunSettings) -> dict[str, Any]:
+    """Dotted settings of the recipe of a run.
+
+    What follows from the number of steps is that of the run's own number: how often it logs and evaluates, and how long
+    the first steps of a named recipe are.
+    """
+    fitted = flatten(recipe_of(settings, steps=settings.train.steps).to_dict())
+    usual = flatten(recipe_of(settings).to_dict())
+    return usual | {key: fitted[key] for key in (*SHARES, *(f"train.{name}" for name in CADENCE)) if key in fitted}
+
+
 def without_cadence(settings: RunSettings) -> dict[str, Any]:
     """What decides the result of a run, except its length."""
     identity = settings.identity()
@@ -160,10 +172,20 @@ def likeness(settings: RunSettings, *, any_fold: bool = False) -> str:
 def departures(planned: RunSettings, settings: RunSettings) -> dict[str, tuple[Any, Any]]:
     """Dotted keys in which a run departs from what was planned → (planned, done).
 
-    Fold and length are left out, and so is the file that lists kept test images, which is in the run's own folder.
+    Fold and length are left out with what follows from the length, and so is the file that lists kept test images,
+    which is in the run's own folder.
     """
     changes = differences(without_cadence(planned), without_cadence(settings))
-    return {key: pair for key, pair in changes.items() if key not in ("data.fold", "data.test_images")}
+    left_out = {"data.fold", "data.test_images", *shortened(planned, settings)}
+    return {key: pair for key, pair in changes.items() if key not in left_out}
+
+
+def shortened(planned: RunSettings, settings: RunSettings) -> list[str]:
+    """First steps of a named recipe, of which both have as many as the recipe takes of their own number of steps."""
+    if planned.recipe != settings.recipe or planned.train.steps == settings.train.steps:
+        return []
+    pairs = [(flatten(each.to_dict()), usual_settings(each)) for each in (planned, settings)]
+    return [key for key in SHARES if all(key in own and own[key] == usual[key] for own, usual in pairs)]
 
 
 def describe_departures(changes: Mapping[str, tuple[Any, Any]]) -> str:
@@ -220,7 +242,7 @@ def group_names(runs: "Sequence[StoredRun]") -> list[str]:
     names = []
     for run, own in zip(runs, described, strict=True):
         peers = [other for peer, other in zip(runs, described, strict=True) if peer.method == run.method]
-        usual = flatten(recipe_of(run.settings).identity()) | {"data.noise": CLEAN}
+        usual = usual_settings(run.settings) | {"data.noise": CLEAN}
         words = [
             describe_setting(key, value)
             for key, value in own.items()

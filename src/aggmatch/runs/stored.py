@@ -233,9 +233,8 @@ class StoredRun:
         return f"{self.data_name}, {'all' if self.labels is None else self.labels} labels{noise}"
 
     def describe(self) -> str:
-        """Method, data set, labels, noise and fold, for captions."""
-        recipe = "" if self.settings.recipe == RunSettings.recipe else f" ({self.settings.recipe} recipe)"
-        return f"{self.method}{recipe} on {self.condition}, fold {self.fold}"
+        """Method, recipe, data set, labels, noise and fold, for captions."""
+        return f"{self.method} ({self.settings.recipe} recipe) on {self.condition}, fold {self.fold}"
 
     # Its folder ---------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ def summarize(run: "Run", final: Evaluation) -> dict[str, Any]:
         "fold": run.split.fold,
         "seed": settings.train.seed,
         "method": settings.method_name,
+        "recipe": settings.recipe,
         "steps": state.steps_done,
         "network": settings.train.evaluated,
         "accuracy": final.accuracy if tested else None,

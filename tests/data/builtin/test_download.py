@@ -1,3 +1,4 @@
+import gzip
 import hashlib
 import io
 import socket
@@ -51,6 +52,29 @@ def test_an_existing_file_that_differs_gives_an_error_and_stays(loopback, archiv
     assert f"its MD5 is {hashlib.md5(b'my own').hexdigest()} instead of {MD5}. Delete it" in message
     assert (tmp_path / "file.bin").read_bytes() == b"my own"
     assert loopback.requests == []
+
+
+def test_a_file_that_may_be_packed_anew_need_not_be_deleted(loopback, archive, tmp_path):
+    assert "keep it" not in error_of_existing(archive, tmp_path)
+    message = error_of_existing(replace(archive, file="file.gz"), tmp_path)
+    assert "another packing of the same content, keep it and do not ask for a download" in message
+    assert loopback.requests == []
+
+
+def test_another_packing_of_the_published_content_is_accepted(loopback, archive, tmp_path):
+    packed = replace(archive, file="file.gz", content_md5=MD5)
+    path = tmp_path / "file.gz"
+    path.write_bytes(gzip.compress(CONTENT, 1))
+    assert fetch(packed, tmp_path) == path
+    assert loopback.requests == []
+    for other in (gzip.compress(CONTENT[1:]), gzip.compress(CONTENT)[:-9], b"not packed"):
+        path.write_bytes(other)
+        assert "is not the published file" in error_of(packed, tmp_path)
+
+
+def error_of_existing(archive, folder) -> str:
+    (folder / archive.file).write_bytes(b"packed anew")
+    return error_of(archive, folder)
 
 
 @pytest.mark.parametrize("lengths", [True, False])

@@ -60,7 +60,7 @@ def test_a_run_that_explains_itself_has_a_plot_for_each_snapshot(rivals: list[St
     titles = [axes.get_title(loc="left").split(":")[0] for axes in panel.plots[0].figure.axes]
     assert titles[:3] == ["feature term", "class term", "all terms"]
     assert "1,000 unlabelled images" in panel.caption
-    assert "aggmatch on digits, 20 labels, fold 0" in panel.caption
+    assert "aggmatch (paper recipe) on digits, 20 labels, fold 0" in panel.caption
 
 
 # Within a batch ------------------------------------------------------------------------------------------------------

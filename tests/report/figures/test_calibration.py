@@ -51,7 +51,7 @@ def test_each_confidence_is_compared_with_its_own_label():
 def test_each_run_and_kind_of_confidence_has_a_plot(rivals: list[StoredRun]):
     ((_, shown),) = draw(rivals, ["calibration"])
     for method in ("aggmatch", "fixmatch"):
-        told = f"{method} on digits, 20 labels, fold 0, step 30, 1,417 unlabelled training images"
+        told = f"{method} (paper recipe) on digits, 20 labels, fold 0, step 30, 1,417 unlabelled training images"
         assert told in shown.caption
     assert [(plot.heading, plot.figure.axes[0].get_title(loc="left")) for plot in shown.plots] == [
         ("aggmatch fold 0", "own prediction, max p"),

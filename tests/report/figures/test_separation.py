@@ -39,8 +39,20 @@ def test_the_auc_is_drawn_over_the_steps_with_a_line_at_chance(tmp_path):
 def test_precision_by_weight_is_the_mean_over_the_last_tenth_of_the_log(tmp_path):
     records = [logged(step, 0.6, [step / 100] * 10) for step in range(1, 21)]
     shown = panels(write_folder(tmp_path / "a", records))["separation"]
-    (tenths,) = shown.plots[1].figure.axes[0].lines
-    assert heights(tenths) == pytest.approx([19.5] * 10)
+    assert [plot.name for plot in shown.plots] == ["auc", "tenths-beginning", "tenths-end"]
+    (beginning,), (end,) = (plot.figure.axes[0].lines for plot in shown.plots[1:])
+    assert heights(beginning) == pytest.approx([1.5] * 10)
+    assert heights(end) == pytest.approx([19.5] * 10)
+
+
+def test_the_beginning_is_after_the_warm_up_and_where_pseudo_labels_have_weight(tmp_path):
+    records = [logged(step, 0.6, [step / 100] * 10, pseudo_coverage=float(step > 7)) for step in range(1, 21)]
+    for warmup, first in ((0, 8.5), (10, 11.5)):
+        folder = write_folder(tmp_path / str(warmup), records, method__warmup=warmup)
+        shown = {plot.name: plot.figure for plot in panels(folder)["separation"].plots}
+        assert heights(shown["tenths-beginning"].axes[0].lines[0]) == pytest.approx([first] * 10)
+    folder = write_folder(tmp_path / "late", records, method__warmup=18)
+    assert "tenths-beginning" not in [plot.name for plot in panels(folder)["separation"].plots]
 
 
 def test_folds_of_a_method_are_one_line_and_methods_have_a_legend(tmp_path):
@@ -51,6 +63,16 @@ def test_folds_of_a_method_are_one_line_and_methods_have_a_legend(tmp_path):
     assert [text.get_text() for text in figure.legends[0].texts] == ["fixmatch", "aggmatch"]
 
 
+def test_class_shares_at_the_beginning_are_circles(tmp_path):
+    even = {"pseudo_class_share": [0.1] * 10}
+    records = [logged(10, 0.6) | even, *(logged(step, 0.6) for step in range(20, 110, 10))]
+    shown = panels(write_folder(tmp_path / "a", records, {}))["class-shares-fixmatch-fold-0"]
+    axes: Any = shown.plots[0].figure.axes[0]
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([100 * share for share in SHARES])
+    assert list(axes.lines[0].get_xdata()) == pytest.approx([10.0] * 10)
+    assert "at the beginning (step 10) 0.0 % and at the end (step 100) 45.0 % of the weight" in shown.caption
+
+
 def test_class_shares_stand_next_to_those_of_the_labels(tmp_path):
     records = [logged(10, 0.6)]
     shown = panels(write_folder(tmp_path / "a", records, {}))["class-shares-fixmatch-fold-0"]
@@ -59,7 +81,8 @@ def test_class_shares_stand_next_to_those_of_the_labels(tmp_path):
     marks = [segment[0][0] for segment in axes.collections[0].get_segments()]
     assert marks == pytest.approx([10.0] * 10), "40 labels, 4 of each class"
     assert [text.get_text() for text in axes.get_yticklabels()] == list("0123456789")
-    assert "45.0 % of the weight would have to move" in shown.caption
+    assert "at the end (step 10) 45.0 % of the weight would have to move" in shown.caption
+    assert not axes.lines, "one line of the log is the end, not the beginning"
 
 
 def test_without_the_truth_only_the_classes_are_drawn(tmp_path):
@@ -73,4 +96,4 @@ def test_a_run_of_an_older_version_has_neither_figure(tmp_path):
 
 def test_a_weight_that_never_met_a_wrong_label_has_no_auc(tmp_path):
     folder = write_folder(tmp_path / "a", [line(10, pseudo_precision_by_weight=[1.0] * 10)])
-    assert [plot.name for plot in panels(folder)["separation"].plots] == ["tenths"]
+    assert [plot.name for plot in panels(folder)["separation"].plots] == ["tenths-end"]

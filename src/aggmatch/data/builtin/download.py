@@ -1,7 +1,9 @@
 """Download of published files: resumed after an interruption, verified, and renamed only when complete."""
 
+import gzip
 import hashlib
 import http.client
+import zlib
 from collections.abc import Iterator
 from http.client import HTTPResponse
 from pathlib import Path
@@ -20,6 +22,8 @@ TIMEOUT = 30.0
 def fetch(archive: Archive, folder: Path, progress: Progress | None = None) -> Path:
     """Return the path of `archive` in `folder`. It is downloaded if missing, and its MD5 is always verified.
 
+    An existing .gz file may also be another packing of the published content, if the MD5 of the content is known.
+
     An interrupted download stays as FILE.part, and the next call continues it. Without a progress callback, a terminal
     shows a progress bar.
     """
@@ -27,11 +31,13 @@ def fetch(archive: Archive, folder: Path, progress: Progress | None = None) -> P
     if target.exists():
         with reading(target):
             found = md5(target)
-        if found != archive.md5:
+        if found != archive.md5 and not (archive.content_md5 and content_md5(target) == archive.content_md5):
             # Not replaced: it may be the user's own file.
+            advice = "Delete it and download it again."
+            if target.suffix == ".gz":
+                advice += " If it is another packing of the same content, keep it and do not ask for a download."
             raise AggMatchError(
-                f"{target} is not the published file: its MD5 is {found} instead of {archive.md5}. "
-                "Delete it and download it again.",
+                f"{target} is not the published file: its MD5 is {found} instead of {archive.md5}. {advice}",
                 options="--download",
             )
         return target
@@ -59,6 +65,15 @@ def md5(path: Path) -> str:
     """Return the MD5 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def content_md5(path: Path) -> str | None:
+    """Return the MD5 of what a .gz file holds, in hexadecimal; None if it cannot be unpacked."""
+    try:
+        with gzip.open(path) as file:
+            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    except (OSError, EOFError, zlib.error):
+        return None
 
 
 def _receive(archive: Archive, part: Path, progress: Progress) -> None:

@@ -5,6 +5,7 @@ Both data sets use the same file names, so each has a folder of its own: `mnist/
 
 import gzip
 import math
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -59,10 +60,13 @@ def read_idx(folder: Path, archive: Archive, dimensions: int) -> tuple[NDArray[n
     return np.frombuffer(content, np.uint8).reshape(shape).copy(), path
 
 
-def archives(folder: str, home: str, files: dict[str, tuple[str, int]]) -> tuple[Archive, ...]:
-    """The published files of a data set: name → (MD5, bytes)."""
+def archives(
+    folder: str, home: str, files: dict[str, tuple[str, int]], contents: Mapping[str, str] | None = None
+) -> tuple[Archive, ...]:
+    """The published files of a data set: name → (MD5, bytes). contents: name → MD5 of the content, where known."""
+    known = contents or {}
     return tuple(
-        Archive(f"{folder}/{name}.gz", f"{home}{name}.gz", md5, size, members=(f"{folder}/{name}",))
+        Archive(f"{folder}/{name}.gz", f"{home}{name}.gz", md5, size, (f"{folder}/{name}",), known.get(name))
         for name, (md5, size) in files.items()
     )
 
@@ -85,6 +89,14 @@ FASHION_FILES = archives(
         "train-labels-idx1-ubyte": ("25c81989df183df01b3e8a0aad5dffbe", 29_515),
         "t10k-images-idx3-ubyte": ("bef4ecab320f06d8554ea6380940ec79", 4_422_102),
         "t10k-labels-idx1-ubyte": ("bb300cfdad3c16e7a12a480ee83cd310", 5_148),
+    },
+    # Of Debian's package dataset-fashion-mnist, whose files become the published ones, byte by byte, if name and time
+    # are put back into their headers.
+    {
+        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
     },
 )
 FASHION_CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle_boot")

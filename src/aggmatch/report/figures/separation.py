@@ -1,7 +1,7 @@
 """Figures of the weight of pseudo labels: how well it separates right from wrong ones, and which classes it favours."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure as Drawing
@@ -28,20 +28,53 @@ from aggmatch.report.style import ACCENT, FOREGROUND, MARKS
 from aggmatch.runs.stats import conditions, first_of_groups, grouped
 from aggmatch.runs.stored import StoredRun
 
+BY_WEIGHT = "pseudo_precision_by_weight"
 AUC = Quantity("pseudo_auc", "auc", "AUC of the weight", most=1)
 CHANCE = 0.5
 """AUC of a weight that says nothing."""
-LAST = 0.1
-"""Share of the logged lines, from the end, whose mean is drawn as the end of training."""
+SHARE = 0.1
+"""Share of the logged lines, from either end, whose mean is drawn as the beginning or the end of training."""
+BEGINNING, END = "beginning", "end"
 
 Values = NDArray[np.float64]
 
 
-def at_the_end(run: StoredRun, key: str) -> Values | None:
-    """Mean of a logged list over the last lines that have it; None if no line has."""
-    logged = [record[key] for record in run.records if key in record]
-    count = max(round(LAST * len(logged)), 1)
-    return np.mean(logged[-count:], axis=0) if logged else None
+class Part(NamedTuple):
+    """Mean of a logged list over a part of the log."""
+
+    values: Values
+    first: int
+    """First step of the part."""
+    last: int
+    """Last step of the part."""
+
+    @property
+    def steps(self) -> str:
+        """`steps 100 to 300`, or `step 100`."""
+        return f"steps {self.first:,} to {self.last:,}" if self.first < self.last else f"step {self.last:,}"
+
+
+def parts_of(run: StoredRun, key: str) -> dict[str, Part]:
+    """Means of a logged list at the beginning and at the end of training; empty if no line has it.
+
+    The beginning is the first lines in which pseudo labels count: after the method's warm-up, if it has one, and with
+    some weight. It is left out if it would overlap with the end.
+    """
+    logged = [record for record in run.records if key in record]
+    if not logged:
+        return {}
+    count = max(round(SHARE * len(logged)), 1)
+    warmup = getattr(run.settings.method, "warmup", 0)
+    counting = [line for line in logged if line["step"] > warmup and line.get("pseudo_coverage", 1) > 0]
+    lines = {BEGINNING: counting[:count], END: logged[-count:]}
+    parts = {
+        name: Part(np.mean([line[key] for line in found], axis=0), found[0]["step"], found[-1]["step"])
+        for name, found in lines.items()
+        if found
+    }
+    if BEGINNING in parts and parts[BEGINNING].last >= parts[END].first:
+        del parts[BEGINNING]
+    return parts
 
 
 # Weight and rightness -------------------------------------------------------------------------------------------------
@@ -50,8 +83,9 @@ def at_the_end(run: StoredRun, key: str) -> Values | None:
 SEPARATION_WORDS = (
     "AUC: how often, of a right and a wrong pseudo label of one step, the right one has the larger weight; equal "
     "weights count half, so 0.5 (dotted) says that the weight does not tell them apart. Tenths: share of right pseudo "
-    "labels in ten equal groups of a step, from the smallest to the largest weight, in the last tenth of the log; "
-    "a weight that is 0 or 1, or nearly constant, gives steps or a flat line. The truth is not seen in training."
+    "labels in ten equal groups of a step, from the smallest to the largest weight, at the beginning (a tenth of the "
+    "log, from the first line in which pseudo labels count) and in the last tenth of the log; a weight that is 0 or 1, "
+    "or nearly constant, gives steps or a flat line. The truth is not seen in training."
 )
 
 
@@ -60,7 +94,7 @@ def separation(runs: Sequence[StoredRun]) -> Iterator[Panel]:
 
     One panel.
     """
-    known = [run for run in runs if at_the_end(run, "pseudo_precision_by_weight") is not None]
+    known = [run for run in runs if parts_of(run, BY_WEIGHT)]
     if known:
         plots = [*auc_plots(known), *tenth_plots(known)]
         words = f"{SEPARATION_WORDS} {describe_runs(known)}"
@@ -82,26 +116,30 @@ def auc_plots(runs: Sequence[StoredRun]) -> list[Plot]:
 
 @house_style()
 def tenth_plots(runs: Sequence[StoredRun]) -> list[Plot]:
-    """Precision by tenth of the weight at the end, a plot for each condition and a line for each group."""
-    parts, by_run = conditions(runs), looks(runs)
-    if len(parts) == 1:
-        return [Plot("tenths", draw_tenths(runs, by_run))]
-    return [Plot(f"tenths-{slug(name)}", draw_tenths(part, by_run), name) for name, part in parts.items()]
+    """Precision by tenth of the weight, a plot for each condition and part of training and a line for each group."""
+    by_condition, by_run = conditions(runs), looks(runs)
+    several = len(by_condition) > 1
+    plots = []
+    for condition, members in by_condition.items():
+        for when in (BEGINNING, END):
+            if known := [run for run in members if when in parts_of(run, BY_WEIGHT)]:
+                name = f"tenths-{when}-{slug(condition)}" if several else f"tenths-{when}"
+                plots.append(Plot(name, draw_tenths(known, when, by_run), condition if several else ""))
+    return plots
 
 
-def draw_tenths(runs: Sequence[StoredRun], by_run: Mapping[StoredRun, Look]) -> Drawing:
-    """Mean over the runs of each group."""
+def draw_tenths(runs: Sequence[StoredRun], when: str, by_run: Mapping[StoredRun, Look]) -> Drawing:
+    """Mean over the runs of each group in a part of training that all of them have."""
     figure = new_figure(PHONE, 2.3)
     axes = figure.subplots()
     handles: dict[str, Any] = {}
     for name, group in grouped(runs).items():
-        found = [at_the_end(run, "pseudo_precision_by_weight") for run in group]
-        precision = 100 * np.mean([values for values in found if values is not None], axis=0)
+        precision = 100 * np.mean([parts_of(run, BY_WEIGHT)[when].values for run in group], axis=0)
         color, line, mark = by_run[group[0]]
         look = {"color": color, "linestyle": line, "marker": mark, "markersize": 4, "clip_on": False, "zorder": 3}
         look |= {"markerfacecolor": color if mark == MARKS[0] else "none"}
         (handles[name],) = axes.plot(np.arange(1, len(precision) + 1), precision, **look)
-    axes.set(title="Right, % of each tenth by weight", xlabel="tenth, the largest weights last", ylim=(0, 100))
+    axes.set(title=f"Right, % of each tenth, {when}", xlabel="tenth, the largest weights last", ylim=(0, 100))
     axes.set_xticks(range(1, 11))
     if len(set(by_run.values())) > 1:
         legend(figure, handles)
@@ -117,35 +155,50 @@ def class_shares(runs: Sequence[StoredRun]) -> Iterator[Panel]:
     One panel for the first run of each group that has logged them.
     """
     for run in first_of_groups(runs):
-        share = at_the_end(run, "pseudo_class_share")
-        if share is not None:
-            yield class_shares_panel(run, share)
+        if parts := parts_of(run, "pseudo_class_share"):
+            yield class_shares_panel(run, parts)
 
 
-def class_shares_panel(run: StoredRun, share: Values) -> Panel:
-    """Shares of one run at the end."""
-    given = np.bincount(run.drawn["labels"], minlength=len(share)) / len(run.drawn["labels"])
-    names = run.class_names(len(share))
-    apart = 50 * float(np.abs(share - given).sum())
+def class_shares_panel(run: StoredRun, parts: Mapping[str, Part]) -> Panel:
+    """Shares of one run at the beginning and at the end."""
+    count = len(parts[END].values)
+    given = np.bincount(run.drawn["labels"], minlength=count) / len(run.drawn["labels"])
+    apart = [
+        f"at the {when} ({part.steps}) {50 * float(np.abs(part.values - given).sum()):.1f} %"
+        for when, part in parts.items()
+    ]
+    early = "when they begin to count (circles) and " if BEGINNING in parts else ""
     return Panel(
         f"class-shares-{slug(run.name)}",
         f"Classes of the pseudo labels, {run.name}",
-        f"Share of each class among the pseudo labels, each counted with its weight, in the last tenth of the log, and "
-        f"among the labels. {apart:.1f} % of the weight would have to move to other classes to match the labels. "
-        f"{run.describe()}.",
-        [Plot("", draw_shares(share, given, names))],
+        f"Share of each class among the pseudo labels, each counted with its weight, {early}in the last tenth of the "
+        f"log (bars), and among the labels (lines). To match the labels, {' and '.join(apart)} of the weight would "
+        f"have to move to other classes. {run.describe()}.",
+        [Plot("", draw_shares(parts, given, run.class_names(count)))],
     )
 
 
 @house_style()
-def draw_shares(share: Values, given: Values, names: Sequence[str]) -> Drawing:
-    """A bar for each class, and a mark at its share among the labels."""
+def draw_shares(parts: Mapping[str, Part], given: Values, names: Sequence[str]) -> Drawing:
+    """For each class a bar for its share at the end, a circle for the beginning and a line for the labels."""
+    share = parts[END].values
     count = len(share)
     figure = new_figure(PHONE, 0.9 + min(0.2 * count, 4))
     axes = figure.subplots()
     rows = np.arange(count)
     axes.barh(rows, 100 * share, color=ACCENT, alpha=0.7, height=0.75)
     axes.vlines(100 * given, rows - 0.45, rows + 0.45, color=FOREGROUND, linewidth=1.6 if count <= MANY else 0.8)
+    handles: dict[str, Any] = {f"pseudo labels, {END}": Patch(color=ACCENT, alpha=0.7)}
+    if BEGINNING in parts:
+        look: dict[str, Any] = {
+            "marker": "o",
+            "linestyle": "none",
+            "markersize": 5 if count <= MANY else 2,
+            "markerfacecolor": "none",
+        }
+        look |= {"color": FOREGROUND, "clip_on": False, "zorder": 3}
+        (handles[f"pseudo labels, {BEGINNING}"],) = axes.plot(100 * parts[BEGINNING].values, rows, **look)
+    handles["labels"] = Line2D([], [], color=FOREGROUND, linewidth=1.6)
     axes.set(title="Share, %", ylim=(count - 0.5, -0.5))
     axes.set_xlim(left=0)
     axes.grid(visible=False, axis="y")
@@ -153,8 +206,7 @@ def draw_shares(share: Values, given: Values, names: Sequence[str]) -> Drawing:
         axes.set_yticks(rows, [short(name) for name in names])
     else:
         axes.set(yticks=[], ylabel=f"{count} classes")
-    bar = Patch(color=ACCENT, alpha=0.7)
-    legend(figure, {"pseudo labels": bar, "labels": Line2D([], [], color=FOREGROUND, linewidth=1.6)})
+    legend(figure, handles)
     return figure
 
 

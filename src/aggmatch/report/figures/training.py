@@ -26,7 +26,7 @@ from aggmatch.report.figure import (
 )
 from aggmatch.report.figures import Figure
 from aggmatch.report.style import ACCENT, FOREGROUND, LINES, MARKS
-from aggmatch.runs.stats import conditions, first_of_groups, grouped
+from aggmatch.runs.stats import conditions, describe_setting, first_of_groups, grouped
 from aggmatch.runs.stored import StoredRun
 
 Curve = tuple[list[int], list[float]]
@@ -73,17 +73,20 @@ def curve_panels(
 
 
 def describe_runs(runs: Sequence[StoredRun]) -> str:
-    """The runs behind the curves, and what thin and thick lines mean if a group has several runs."""
+    """The runs behind the curves with their recipes, and what thin and thick lines mean if a group has several runs."""
     listed = "; ".join(
-        f"{condition}: "
-        + ", ".join(
-            f"{name} (fold{'s' if len(group) > 1 else ''} {', '.join(str(run.fold) for run in group)})"
-            for name, group in grouped(part).items()
-        )
+        f"{condition}: " + ", ".join(f"{name} ({facts_of(name, group)})" for name, group in grouped(part).items())
         for condition, part in conditions(runs).items()
     )
     several = any(len(group) > 1 for part in conditions(runs).values() for group in grouped(part).values())
     return listed + "." + (" Thin lines are single runs, thick lines their means." if several else "")
+
+
+def facts_of(name: str, group: Sequence[StoredRun]) -> str:
+    """The recipe of a group of runs, unless its name has it, and its folds."""
+    recipe = describe_setting("recipe", group[0].settings.recipe)
+    folds = f"fold{'s' if len(group) > 1 else ''} {', '.join(str(run.fold) for run in group)}"
+    return folds if recipe in name.split(", ") else f"{recipe}, {folds}"
 
 
 def curve(run: StoredRun, quantity: Quantity) -> Curve:
