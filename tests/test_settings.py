@@ -40,6 +40,7 @@ def test_the_recipe_paper_has_the_values_of_the_paper():
         "momentum_encoder": True,
         "class_balanced": True,
         "alignment": False,
+        "alignment_target": "uniform",
         "alignment_decay": 0.97,
         "alignment_steps": 0,
         "labeled_views": "weak",

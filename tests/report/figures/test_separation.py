@@ -45,14 +45,17 @@ def test_precision_by_weight_is_the_mean_over_the_last_tenth_of_the_log(tmp_path
     assert heights(end) == pytest.approx([19.5] * 10)
 
 
-def test_the_beginning_is_after_the_warm_up_and_where_pseudo_labels_have_weight(tmp_path):
-    records = [logged(step, 0.6, [step / 100] * 10, pseudo_coverage=float(step > 7)) for step in range(1, 21)]
-    for warmup, first in ((0, 8.5), (10, 11.5)):
-        folder = write_folder(tmp_path / str(warmup), records, method__warmup=warmup)
+def test_the_beginning_is_where_pseudo_labels_have_weight(tmp_path):
+    for last_without, first in ((7, 8.5), (10, 11.5), (18, None)):
+        records = [
+            logged(step, 0.6, [step / 100] * 10, pseudo_coverage=float(step > last_without)) for step in range(1, 21)
+        ]
+        folder = write_folder(tmp_path / str(last_without), records)
         shown = {plot.name: plot.figure for plot in panels(folder)["separation"].plots}
-        assert heights(shown["tenths-beginning"].axes[0].lines[0]) == pytest.approx([first] * 10)
-    folder = write_folder(tmp_path / "late", records, method__warmup=18)
-    assert "tenths-beginning" not in [plot.name for plot in panels(folder)["separation"].plots]
+        if first is None:
+            assert "tenths-beginning" not in shown, "it would overlap with the end"
+        else:
+            assert heights(shown["tenths-beginning"].axes[0].lines[0]) == pytest.approx([first] * 10)
 
 
 def test_folds_of_a_method_are_one_line_and_methods_have_a_legend(tmp_path):

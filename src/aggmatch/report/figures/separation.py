@@ -57,15 +57,14 @@ class Part(NamedTuple):
 def parts_of(run: StoredRun, key: str) -> dict[str, Part]:
     """Means of a logged list at the beginning and at the end of training; empty if no line has it.
 
-    The beginning is the first lines in which pseudo labels count: after the method's warm-up, if it has one, and with
-    some weight. It is left out if it would overlap with the end.
+    The beginning is the first lines in which pseudo labels have some weight. It is left out if it would overlap with
+    the end.
     """
     logged = [record for record in run.records if key in record]
     if not logged:
         return {}
     count = max(round(SHARE * len(logged)), 1)
-    warmup = getattr(run.settings.method, "warmup", 0)
-    counting = [line for line in logged if line["step"] > warmup and line.get("pseudo_coverage", 1) > 0]
+    counting = [line for line in logged if line.get("pseudo_coverage", 1) > 0]
     lines = {BEGINNING: counting[:count], END: logged[-count:]}
     parts = {
         name: Part(np.mean([line[key] for line in found], axis=0), found[0]["step"], found[-1]["step"])
