@@ -164,6 +164,9 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
         },
         "fixmatch": COLD_START | ALIGNED,
         "fixmatch_da": COLD_START,
+        "flexmatch": COLD_START,
+        "freematch": COLD_START,
+        "softmatch": COLD_START,
     },
     "frozen": {ANY: FROZEN} | ON_PRETRAINED,
     "finetune": {ANY: FINETUNED} | ON_PRETRAINED,
@@ -185,10 +188,14 @@ SHORT: dict[str, Any] = {
     "optim.final": None,
     "train.batchnorm_memory": None,
 }
+SHORT_FIXMATCH: dict[str, Any] = SHORT | {"optim.weight_decay": 0.04}
 NAMED_ON: dict[tuple[str, str, str], dict[str, Any]] = {
     ("cold-start", "digits", "aggmatch"): SHORT
     | {"method.alignment_steps": 0, "method.sharpening": 0.1, "optim.weight_decay": 0.08},
-    ("cold-start", "digits", "fixmatch"): SHORT | {"optim.weight_decay": 0.04},
-    ("cold-start", "digits", "fixmatch_da"): SHORT | {"optim.weight_decay": 0.04},
+    ("cold-start", "digits", "fixmatch"): SHORT_FIXMATCH,
+    ("cold-start", "digits", "fixmatch_da"): SHORT_FIXMATCH,
+    ("cold-start", "digits", "flexmatch"): SHORT_FIXMATCH,
+    ("cold-start", "digits", "freematch"): SHORT_FIXMATCH,
+    ("cold-start", "digits", "softmatch"): SHORT_FIXMATCH,
 }
 """What a named recipe changes for a method on a data set: digits train for 1,000 steps."""

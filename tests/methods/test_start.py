@@ -2,9 +2,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from aggmatch.methods.shared import rotate_quarters
+from aggmatch.methods import builtin_methods, load_method
+from aggmatch.methods.shared import StartingMethod, rotate_quarters
+from aggmatch.recipes import NAMED
 
+STARTING = [name for name in sorted(builtin_methods()) if issubclass(load_method(name), StartingMethod)]
 START = {"method__labeled_views": "both", "method__rotation_weight": 0.5, "method__rotated": 8}
+
+
+def test_fixmatch_and_its_relatives_have_the_same_start_as_aggmatch():
+    assert set(STARTING) == {"aggmatch", "fixmatch", "fixmatch_da", "flexmatch", "freematch", "softmatch"}
+    assert set(STARTING) == set(NAMED["cold-start"])
 
 
 def test_a_quarter_of_the_images_is_rotated_each_way():
@@ -17,9 +25,10 @@ def test_a_quarter_of_the_images_is_rotated_each_way():
     assert len(rotate_quarters(images, 100)) == 8, "no more than there are, and equally many each way"
 
 
-@pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])
+@pytest.mark.parametrize("method", STARTING)
 def test_the_loss_adds_both_views_of_labelled_images_and_the_rotation_task(method, toy_state):
-    state = toy_state(method, **START, method__unlabeled_weight=0.0)
+    others = {"method__fairness_weight": 0.0} if method == "freematch" else {}
+    state = toy_state(method, **START, method__unlabeled_weight=0.0, **others)
     batch = state.make_batch(*state.draw_indices())
     weak_view, strong_view = batch.unlabeled
     rotated = rotate_quarters(weak_view, 8)
@@ -34,12 +43,13 @@ def test_the_loss_adds_both_views_of_labelled_images_and_the_rotation_task(metho
     assert result.loss.item() == pytest.approx((labeled + 0.5 * rotation).item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])
+@pytest.mark.parametrize("method", STARTING)
 def test_pseudo_labels_count_after_the_warmup(method, toy_state):
-    thresholds = {"method__threshold": 0.0} if method == "fixmatch" else {}
+    thresholds = {"method__threshold": 0.0} if method.startswith("fixmatch") else {}
     state = toy_state(method, method__warmup=2, **thresholds)
     differences, weights = [], []
-    for _ in range(4):
+    for step in range(4):
+        state.method.refresh(step)
         result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
         differences.append((result.loss - result.parts["loss_labeled"]).item())
         weights.append(result.pseudo.weight.sum().item())
@@ -47,7 +57,7 @@ def test_pseudo_labels_count_after_the_warmup(method, toy_state):
     assert all(value > 0 for value in differences[2:] + weights[2:])
 
 
-@pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])
+@pytest.mark.parametrize("method", STARTING)
 def test_the_rotation_task_ends_after_its_steps(method, toy_state):
     state = toy_state(method, **START, method__rotation_steps=2)
     head = state.online.head.weight
@@ -74,7 +84,7 @@ def test_the_step_is_captured_anew_when_the_rotation_task_ends(toy_state, monkey
     assert begun == [2]
 
 
-@pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])
+@pytest.mark.parametrize("method", STARTING)
 def test_a_restored_state_continues_the_warmup(method, toy_resume):
     changes = {**START, "method__warmup": 4, "method__rotation_steps": 4}
     if method == "aggmatch":
@@ -83,8 +93,9 @@ def test_a_restored_state_continues_the_warmup(method, toy_resume):
     assert all(torch.equal(tensor, got.tensors[key]) for key, tensor in expected.tensors.items())
 
 
-@pytest.mark.parametrize("method", ["fixmatch", "aggmatch"])
+@pytest.mark.parametrize("method", STARTING)
 def test_without_start_settings_the_state_has_no_further_buffers(method, toy_state):
     state = toy_state(method)
-    assert not [key for key in state.method.state_dict() if key.startswith(("start", "align"))]
+    unused = "start" if method == "fixmatch_da" else ("start", "align")
+    assert not [key for key in state.method.state_dict() if key.startswith(unused)]
     assert not state.online.head.state_dict()

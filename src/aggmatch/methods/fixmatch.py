@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch.nn.functional as F
-from torch import nn
 
 from aggmatch.config import Count, Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, soft_cross_entropy
-from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
-from aggmatch.methods.shared import Start, StartSettings, Target, build_alignment
+from aggmatch.methods.base import Batch, Problem, StepResult, Views, forward_together
+from aggmatch.methods.shared import StartingMethod, StartSettings, Target, build_alignment
 from aggmatch.models import Network
 
 
@@ -30,7 +29,7 @@ class Config(StartSettings):
     """Whether the target is the most probable class or, as usual with alignment, the whole distribution."""
 
 
-class FixMatch(Method[Config]):
+class FixMatch(StartingMethod[Config]):
     """Confident predictions on weak views are the targets of strong views."""
 
     config_type = Config
@@ -40,21 +39,11 @@ class FixMatch(Method[Config]):
     def __init__(self, config: Config, problem: Problem) -> None:
         super().__init__(config, problem)
         self.align = build_alignment(problem, config.alignment, config.window)
-        self.start = Start(config, problem)
-        self.views = self.start.views(unlabeled=("weak", "strong"))
 
     @classmethod
     def needs_even_classes(cls, config: Config) -> bool:
         """Alignment to equal classes is wrong if they are not."""
         return config.alignment == "uniform"
-
-    def build_head(self) -> nn.Module:
-        """Return the classifier of the rotation task, if there is one."""
-        return self.start.build_head()
-
-    def refresh(self, step: int) -> None:
-        """Begin or end the task of the first steps."""
-        self.stage = self.start.refresh(step)
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ τ] · CE(argmax p(α(u)), p(A(u)))."""

@@ -6,16 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aggmatch.config import Fraction, NonNegative, Settings
+from aggmatch.config import Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, one_hot
-from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.methods.base import Batch, Problem, StepResult, Views, forward_together
+from aggmatch.methods.shared import StartingMethod, StartSettings
 from aggmatch.models import Network
 
 UNMARKED = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Settings):
+class Config(StartSettings):
     """Section `method` of FlexMatch."""
 
     threshold: Fraction = 0.95
@@ -26,7 +27,7 @@ class Config(Settings):
     """λ: weight of the unlabelled loss."""
 
 
-class FlexMatch(Method[Config]):
+class FlexMatch(StartingMethod[Config]):
     """FixMatch with a threshold per class that follows how well the class is learned."""
 
     config_type = Config
@@ -47,17 +48,17 @@ class FlexMatch(Method[Config]):
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ T(ŷ)] · CE(ŷ, p(A(u))),   ŷ = argmax p(α(u))."""
         weak_view, strong_view = batch.unlabeled
-        labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
+        images = self.start.images(batch, weak_view)
+        *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
         confidence_B, target_B = weak.logits.detach().softmax(-1).max(-1)
         threshold_Y = self.thresholds()  # from the marks of earlier steps
-        pseudo = PseudoLabels(target_B, (confidence_B >= threshold_Y[target_B]).float())
+        pseudo = PseudoLabels(target_B, self.start.counted((confidence_B >= threshold_Y[target_B]).float()))
         self.update_marks(batch.unlabeled_index, confidence_B, target_B)
 
-        loss_labeled = F.cross_entropy(labeled.logits, batch.labels)
+        loss, parts = self.start.loss(others, batch, online)
         loss_unlabeled = (pseudo.weight * F.cross_entropy(strong.logits, target_B, reduction="none")).mean()
-        loss = loss_labeled + self.config.unlabeled_weight * loss_unlabeled
-        parts = {
-            "loss_labeled": loss_labeled,
+        loss = loss + self.config.unlabeled_weight * loss_unlabeled
+        parts |= {
             "loss_unlabeled": loss_unlabeled,
             "confidence": confidence_B.mean(),
             "threshold": threshold_Y.mean(),

@@ -7,16 +7,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aggmatch.config import Fraction, Natural, NonNegative, Settings
+from aggmatch.config import Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, one_hot
-from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
+from aggmatch.methods.base import Batch, Problem, StepResult, Views, forward_together
+from aggmatch.methods.shared import StartingMethod, StartSettings
 from aggmatch.models import Network
 
 TINY = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Settings):
+class Config(StartSettings):
     """Section `method` of FreeMatch."""
 
     momentum: Fraction = 0.999
@@ -32,11 +33,9 @@ class Config(Settings):
     """Lower bound of the thresholds; the authors clamp to [0.9, 0.95] on SVHN."""
     highest_threshold: Fraction = 1.0
     """Upper bound of the thresholds."""
-    warmup: Natural = 0
-    """First steps that learn from labels alone and leave the running values as they are; 2,048 on SVHN."""
 
 
-class FreeMatch(Method[Config]):
+class FreeMatch(StartingMethod[Config]):
     """FixMatch with self-adaptive thresholds, overall and by class, and a term for fair class shares."""
 
     config_type = Config
@@ -49,37 +48,33 @@ class FreeMatch(Method[Config]):
 
     def __init__(self, config: Config, problem: Problem) -> None:
         super().__init__(config, problem)
-        self.warming = config.warmup > 0
         uniform = 1 / problem.classes
         self.register_buffer("confidence", torch.tensor(uniform))
         self.register_buffer("probs", torch.full((problem.classes,), uniform))
         self.register_buffer("histogram", torch.full((problem.classes,), uniform))
 
     def refresh(self, step: int) -> None:
-        """End the warm-up at its step."""
-        self.warming = step < self.config.warmup
-        self.stage = int(0 < self.config.warmup <= step)
+        """Also end the warm-up at its step: until then the running values stay as they are."""
+        super().refresh(step)
+        self.stage += int(0 < self.config.warmup <= step)
 
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + w_u · mean 1[max q ≥ T(q̂)] · CE(q̂, Q) + w_f · L_f,   q = p(α(u)), Q = p(A(u))."""
         weak_view, strong_view = batch.unlabeled
-        labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
+        images = self.start.images(batch, weak_view)
+        *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
         probs_BY = weak.logits.detach().softmax(-1)
         confidence_B, target_B = probs_BY.max(-1)
-        if not self.warming:
+        if not self.start.warming:
             self.update(probs_BY, confidence_B, target_B)  # before the thresholds, which include this batch
         threshold_Y = self.thresholds()
-        kept_B = (confidence_B >= threshold_Y[target_B]) & (not self.warming)
-        pseudo = PseudoLabels(target_B, kept_B.float())
+        pseudo = PseudoLabels(target_B, self.start.counted((confidence_B >= threshold_Y[target_B]).float()))
 
-        loss_labeled = F.cross_entropy(labeled.logits, batch.labels)
+        loss, parts = self.start.loss(others, batch, online)
         loss_unlabeled = (pseudo.weight * F.cross_entropy(strong.logits, target_B, reduction="none")).mean()
         loss_fairness = self.fairness(strong.logits.softmax(-1), pseudo.weight)
-        loss = (
-            loss_labeled + self.config.unlabeled_weight * loss_unlabeled + self.config.fairness_weight * loss_fairness
-        )
-        parts = {
-            "loss_labeled": loss_labeled,
+        loss = loss + self.config.unlabeled_weight * loss_unlabeled + self.config.fairness_weight * loss_fairness
+        parts |= {
             "loss_unlabeled": loss_unlabeled,
             "loss_fairness": loss_fairness,
             "confidence": confidence_B.mean(),

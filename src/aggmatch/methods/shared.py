@@ -9,14 +9,14 @@ Shape suffixes: B samples, Y classes, W batches of a window, R rotated images.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aggmatch.config import Count, Fraction, Natural, NonNegative, Settings
-from aggmatch.methods.base import Batch, Problem, Views
+from aggmatch.methods.base import Batch, Method, Problem, Views
 from aggmatch.models import Network, Output
 
 # Distribution alignment ----------------------------------------------------------------------------------------------
@@ -152,6 +152,7 @@ class Start(nn.Module):
         super().__init__()
         self.config, self.problem = config, problem
         self.rotating = config.rotation_weight > 0
+        self.warming = config.warmup > 0
         if config.warmup:
             self.register_buffer("steps", torch.zeros(()))
 
@@ -168,6 +169,7 @@ class Start(nn.Module):
         """Begin or end the rotation task at its step; returns the stage of the method (`Method.stage`)."""
         over = 0 < self.config.rotation_steps <= step
         self.rotating = self.config.rotation_weight > 0 and not over
+        self.warming = step < self.config.warmup
         return int(over)
 
     def images(self, batch: Batch, weak_view: Tensor) -> list[Tensor]:
@@ -198,6 +200,30 @@ class Start(nn.Module):
             return weight_B
         self.steps.add_(1)
         return (self.steps > self.config.warmup) * weight_B
+
+
+S = TypeVar("S", bound=StartSettings)
+
+
+class StartingMethod(Method[S]):
+    """A method with the settings of the first steps, one weak and one strong view, and no other head.
+
+    Its step makes `start.images` part of the joint pass, adds `start.loss` of their outputs, and passes the weights of
+    its pseudo labels through `start.counted`.
+    """
+
+    def __init__(self, config: S, problem: Problem) -> None:
+        super().__init__(config, problem)
+        self.start = Start(config, problem)
+        self.views = self.start.views(unlabeled=("weak", "strong"))
+
+    def build_head(self) -> nn.Module:
+        """Return the classifier of the rotation task, if there is one."""
+        return self.start.build_head()
+
+    def refresh(self, step: int) -> None:
+        """Begin or end the task of the first steps."""
+        self.stage = self.start.refresh(step)
 
 
 def mean(values: Sequence[Tensor]) -> Tensor:

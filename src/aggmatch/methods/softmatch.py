@@ -7,15 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aggmatch.config import Fraction, NonNegative, Positive, Settings
+from aggmatch.config import Fraction, NonNegative, Positive
 from aggmatch.functional import PseudoLabels
-from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
-from aggmatch.methods.shared import align
+from aggmatch.methods.base import Batch, Problem, StepResult, Views, forward_together
+from aggmatch.methods.shared import StartingMethod, StartSettings, align
 from aggmatch.models import Network
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Settings):
+class Config(StartSettings):
     """Section `method` of SoftMatch."""
 
     momentum: Fraction = 0.999
@@ -31,7 +31,7 @@ class Config(Settings):
     """λ: weight of the unlabelled loss."""
 
 
-class SoftMatch(Method[Config]):
+class SoftMatch(StartingMethod[Config]):
     """Pseudo labels weighted by a truncated Gaussian of their aligned confidence."""
 
     config_type = Config
@@ -61,16 +61,16 @@ class SoftMatch(Method[Config]):
     def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean w_b · CE(argmax q_b, p(A(u_b))),   q = p(α(u)), not aligned."""
         weak_view, strong_view = batch.unlabeled
-        labeled, strong, weak = forward_together(online, *batch.labeled, strong_view, targets=weak_view)
+        images = self.start.images(batch, weak_view)
+        *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
         probs_BY = weak.logits.detach().softmax(-1)
-        weight_B = self.weight(probs_BY, labeled.logits.detach().softmax(-1))
+        weight_B = self.start.counted(self.weight(probs_BY, others[0].logits.detach().softmax(-1)))
         confidence_B, target_B = probs_BY.max(-1)
 
-        loss_labeled = F.cross_entropy(labeled.logits, batch.labels)
+        loss, parts = self.start.loss(others, batch, online)
         loss_unlabeled = (weight_B * F.cross_entropy(strong.logits, target_B, reduction="none")).mean()
-        loss = loss_labeled + self.config.unlabeled_weight * loss_unlabeled
-        parts = {
-            "loss_labeled": loss_labeled,
+        loss = loss + self.config.unlabeled_weight * loss_unlabeled
+        parts |= {
             "loss_unlabeled": loss_unlabeled,
             "confidence": confidence_B.mean(),
             "running_confidence": self.confidence.clone(),

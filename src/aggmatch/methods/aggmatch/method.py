@@ -11,8 +11,8 @@ from aggmatch.devices import side_stream
 from aggmatch.functional import Aggregate, PseudoLabels, one_hot, sharpen, soft_cross_entropy
 from aggmatch.methods.aggmatch.aggregation import ClassTerm, Memory, Terms, aggregate
 from aggmatch.methods.aggmatch.queue import ClassBalancedQueue, QueueExplainer
-from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
-from aggmatch.methods.shared import FadingAlignment, Start, StartSettings
+from aggmatch.methods.base import Batch, Problem, StepResult, Views, forward_together
+from aggmatch.methods.shared import FadingAlignment, StartingMethod, StartSettings
 from aggmatch.models import Network, Output
 
 
@@ -66,7 +66,7 @@ class Config(StartSettings):
     """Steps with full alignment; it fades out over as many further steps. 0: it never fades out."""
 
 
-class AggMatch(Method[Config]):
+class AggMatch(StartingMethod[Config]):
     """Pseudo labels refined by attention over a class-balanced queue, weighted by the consensus of its subsets."""
 
     config_type = Config
@@ -85,17 +85,7 @@ class AggMatch(Method[Config]):
             classes=problem.classes,
             dtype=torch.bfloat16 if problem.mixed else torch.float32,
         )
-        self.start = Start(config, problem)
-        self.views = self.start.views(unlabeled=("weak", "strong"))
         self.align = nn.ModuleDict({name: self.build_alignment() for name in ("own", "queue", "refined")})
-
-    def build_head(self) -> nn.Module:
-        """Return the classifier of the rotation task, if there is one."""
-        return self.start.build_head()
-
-    def refresh(self, step: int) -> None:
-        """Begin or end the task of the first steps."""
-        self.stage = self.start.refresh(step)
 
     def build_alignment(self) -> nn.Module:
         """Return an alignment with a running mean of its own, or a module that changes nothing."""
