@@ -269,6 +269,10 @@ def test_a_short_run_on_own_images_is_not_compared_with_published_results(tmp_pa
         ("fixmatch", {"method.alignment": "uniform"}, 0.3, True),
         ("fixmatch_da", {}, 0.3, True),
         ("simmatch", {"method.alignment": "labels"}, 0.3, False),
+        ("aggmatch", {"method.alignment": True, "method.alignment_steps": 0}, 0.3, True),
+        ("aggmatch", {"method.alignment": True, "method.alignment_steps": 100}, 0.3, False),
+        ("aggmatch", {"method.alignment": True, "method.alignment_target": "labels"}, 0.3, False),
+        ("aggmatch", {"method.alignment": False}, 0.3, False),
         ("freematch", {"data.unlabeled_imbalance": 10.0}, 0.3, False),
     ],
 )

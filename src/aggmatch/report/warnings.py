@@ -238,8 +238,8 @@ def uneven_classes(run: StoredRun) -> RunWarning | None:
     return RunWarning(
         "The method needs even classes",
         f"{finding}, but {run.settings.method_name} takes all classes to be equally frequent.",
-        "It accepts too many pseudo labels of rare classes, or moves predictions towards them. Set method.alignment to "
-        "labels or none if the method has it, or compare with --method fixmatch.",
+        "It accepts too many pseudo labels of rare classes, or moves predictions towards them. Align to the shares of "
+        "the labels or not at all, if the method has method.alignment, or compare with --method fixmatch.",
     )
 
 

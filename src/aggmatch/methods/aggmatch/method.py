@@ -87,6 +87,11 @@ class AggMatch(StartingMethod[Config]):
         )
         self.align = nn.ModuleDict({name: self.build_alignment() for name in ("own", "queue", "refined")})
 
+    @classmethod
+    def needs_even_classes(cls, config: Config) -> bool:
+        """Alignment to equal classes is wrong if they are not, unless it fades out."""
+        return config.alignment and config.alignment_target == "uniform" and not config.alignment_steps
+
     def build_alignment(self) -> nn.Module:
         """Return an alignment with a running mean of its own, or a module that changes nothing."""
         config = self.config
