@@ -425,17 +425,3 @@ def test_a_run_without_test_images_ends_with_a_model_and_without_an_accuracy(toy
     assert not [key for record in run.folder.records() for key in record if key.startswith("accuracy")]
     model = TrainedModel.load(tmp_path / "run")
     assert model.evaluate(toy_data).labels.shape == (60,)
-
-
-@pytest.mark.parametrize("method", ["aggmatch", "fixmatch"])
-def test_the_memory_of_batchnorm_changes_what_is_evaluated_but_not_what_is_learned(toy_state, method):
-    fast, slow = (
-        toy_state(method, model__name="wrn-10-1", train__batchnorm_memory=memory, train__steps=1000)
-        for memory in (0.01, None)
-    )
-    for state in (fast, slow):
-        for _ in range(3):
-            state.step()
-    for name, value in slow.average.state_dict().items():
-        equal = torch.equal(fast.average.state_dict()[name], value)
-        assert equal != ("running" in name), name

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from aggmatch.config import Count, Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, soft_cross_entropy
-from aggmatch.methods.base import Batch, Problem, StepResult, Views, forward_together
+from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
 from aggmatch.methods.shared import StartingMethod, StartSettings, Target, build_alignment
 from aggmatch.models import Network
 
@@ -34,7 +34,6 @@ class FixMatch(StartingMethod[Config]):
 
     config_type = Config
     reference = "Sohn et al., FixMatch: Simplifying Semi-Supervised Learning with Consistency and Confidence, 2020"
-    views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
 
     def __init__(self, config: Config, problem: Problem) -> None:
         super().__init__(config, problem)

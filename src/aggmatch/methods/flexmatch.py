@@ -8,7 +8,7 @@ from torch import Tensor
 
 from aggmatch.config import Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, one_hot
-from aggmatch.methods.base import Batch, Problem, StepResult, Views, forward_together
+from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
 from aggmatch.methods.shared import StartingMethod, StartSettings
 from aggmatch.models import Network
 
@@ -32,7 +32,6 @@ class FlexMatch(StartingMethod[Config]):
 
     config_type = Config
     reference = "Zhang et al., FlexMatch: Boosting Semi-Supervised Learning with Curriculum Pseudo Labeling, 2021"
-    views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
 
     mark: Tensor  # (N,) class that was last predicted with confidence τ for each training image, or UNMARKED
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from aggmatch.config import Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, one_hot
-from aggmatch.methods.base import Batch, Problem, StepResult, Views, forward_together
+from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
 from aggmatch.methods.shared import StartingMethod, StartSettings
 from aggmatch.models import Network
 
@@ -40,7 +40,6 @@ class FreeMatch(StartingMethod[Config]):
 
     config_type = Config
     reference = "Wang et al., FreeMatch: Self-adaptive Thresholding for Semi-supervised Learning, 2023"
-    views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
 
     confidence: Tensor  # τ_t, 0-d
     probs: Tensor  # p̃, (Y,)

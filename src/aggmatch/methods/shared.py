@@ -212,6 +212,8 @@ class StartingMethod(Method[S]):
     its pseudo labels through `start.counted`.
     """
 
+    views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
+
     def __init__(self, config: S, problem: Problem) -> None:
         super().__init__(config, problem)
         self.start = Start(config, problem)

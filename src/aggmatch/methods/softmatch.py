@@ -9,7 +9,7 @@ from torch import Tensor
 
 from aggmatch.config import Fraction, NonNegative, Positive
 from aggmatch.functional import PseudoLabels
-from aggmatch.methods.base import Batch, Problem, StepResult, Views, forward_together
+from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
 from aggmatch.methods.shared import StartingMethod, StartSettings, align
 from aggmatch.models import Network
 
@@ -36,7 +36,6 @@ class SoftMatch(StartingMethod[Config]):
 
     config_type = Config
     reference = "Chen et al., SoftMatch: Addressing the Quantity-Quality Trade-off in Semi-supervised Learning, 2023"
-    views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
 
     confidence: Tensor  # µ_t, 0-d
     variance: Tensor  # σ²_t, 0-d

@@ -11,7 +11,7 @@ from aggmatch.devices import side_stream
 from aggmatch.functional import Aggregate, PseudoLabels, one_hot, sharpen, soft_cross_entropy
 from aggmatch.methods.aggmatch.aggregation import ClassTerm, Memory, Terms, aggregate
 from aggmatch.methods.aggmatch.queue import ClassBalancedQueue, QueueExplainer
-from aggmatch.methods.base import Batch, Problem, StepResult, Views, forward_together
+from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
 from aggmatch.methods.shared import FadingAlignment, StartingMethod, StartSettings
 from aggmatch.models import Network, Output
 
@@ -71,7 +71,6 @@ class AggMatch(StartingMethod[Config]):
 
     config_type = Config
     reference = "Kim et al., AggMatch: Aggregating Pseudo Labels for Semi-Supervised Learning, 2022"
-    views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
     explains = True
 
     def __init__(self, config: Config, problem: Problem) -> None:
