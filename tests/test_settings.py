@@ -48,6 +48,12 @@ def test_the_recipe_paper_has_the_values_of_the_paper():
         "rotated": 256,
         "rotation_steps": 0,
         "warmup": 0,
+        "contrast_steps": 0,
+        "contrast_temperature": 0.2,
+        "propagation_steps": 0,
+        "propagations": 16,
+        "propagated": [0.3, 0.75],
+        "neighbours": 10,
     }
     assert settings["recipe"] == "paper"
     assert settings["model"] == {"name": "wrn-28-2", "weights": None, "side": None}

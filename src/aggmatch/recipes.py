@@ -130,8 +130,35 @@ COLD_START: dict[str, Any] = {
 }
 """First steps that work with four labels per class, as far as they were measured: see results/cold-start/README.md."""
 
+NEIGHBOURS: dict[str, Any] = {
+    "method.labeled_views": "both",
+    "method.contrast_steps": 20_000,
+    "method.propagation_steps": 20_000,
+    "views.crops.large_area": [0.2, 1.0],
+    "views.crops.hue": 0.1,
+    "views.crops.grey": 0.2,
+    "views.crops.solarized": 0.0,
+    "views.crops.equalized": 0.0,
+    "optim.lr": 0.06,
+    "optim.final": 0.0,
+    "optim.weight_decay": 1e-3,
+    "train.batchnorm_memory": 0.01,
+}
+"""A longer start for hard folds: contrast, then propagated labels; see results/cold-start/README.md, sixth part."""
+
 ALIGNED: dict[str, Any] = {"method.alignment": "uniform", "method.targets": "soft"}
 """What makes FixMatch the method `fixmatch_da`."""
+SMALL_QUEUE: dict[str, Any] = {
+    "method.alignment": True,
+    "method.alignment_steps": 2000,
+    "method.slots": 64,
+    "method.subsets": 16,
+    "method.disjoint": "images",
+    "method.labeled_slots": "one_hot",
+    "method.class_weight": 0.1,
+    "method.confidence": "product",
+}
+"""AggMatch after either start."""
 ANY = ""
 ON_PRETRAINED: dict[str, dict[str, Any]] = {
     "aggmatch": {
@@ -151,22 +178,20 @@ ON_PRETRAINED: dict[str, dict[str, Any]] = {
 NAMED: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {},
     "cold-start": {
-        "aggmatch": COLD_START
-        | {
-            "method.alignment": True,
-            "method.alignment_steps": 2000,
-            "method.slots": 64,
-            "method.subsets": 16,
-            "method.disjoint": "images",
-            "method.labeled_slots": "one_hot",
-            "method.class_weight": 0.1,
-            "method.confidence": "product",
-        },
+        "aggmatch": COLD_START | SMALL_QUEUE,
         "fixmatch": COLD_START | ALIGNED,
         "fixmatch_da": COLD_START,
         "flexmatch": COLD_START,
         "freematch": COLD_START,
         "softmatch": COLD_START,
+    },
+    "neighbours": {
+        "aggmatch": NEIGHBOURS | SMALL_QUEUE,
+        "fixmatch": NEIGHBOURS | ALIGNED,
+        "fixmatch_da": NEIGHBOURS,
+        "flexmatch": NEIGHBOURS,
+        "freematch": NEIGHBOURS,
+        "softmatch": NEIGHBOURS,
     },
     "frozen": {ANY: FROZEN} | ON_PRETRAINED,
     "finetune": {ANY: FINETUNED} | ON_PRETRAINED,
@@ -176,7 +201,13 @@ PREFERRED = {"aggmatch": "cold-start"}
 """The default recipe of a method on a data set with a name, where it is not `paper`. Images of your own, trained from
 scratch, have `paper`: they may have no up direction, which the rotation task of `cold-start` needs. Runs with a
 pretrained backbone have the recipe that is named like its use, `frozen` or `finetune`."""
-SHARES = {"method.warmup": 4, "method.alignment_steps": 3, "method.rotation_steps": 2}
+SHARES = {
+    "method.warmup": 4,
+    "method.alignment_steps": 3,
+    "method.rotation_steps": 2,
+    "method.contrast_steps": 3,
+    "method.propagation_steps": 3,
+}
 """A recipe spends at most 1 / N of the steps on each part of its start, so that it also fits short runs."""
 
 SHORT: dict[str, Any] = {
@@ -189,6 +220,7 @@ SHORT: dict[str, Any] = {
     "train.batchnorm_memory": None,
 }
 SHORT_FIXMATCH: dict[str, Any] = SHORT | {"optim.weight_decay": 0.04}
+NEIGHBOURS_ON_DIGITS: dict[str, Any] = {"optim.lr": 0.03, "optim.weight_decay": 0.02}
 NAMED_ON: dict[tuple[str, str, str], dict[str, Any]] = {
     ("cold-start", "digits", "aggmatch"): SHORT
     | {"method.alignment_steps": 0, "method.sharpening": 0.1, "optim.weight_decay": 0.08},
@@ -197,5 +229,12 @@ NAMED_ON: dict[tuple[str, str, str], dict[str, Any]] = {
     ("cold-start", "digits", "flexmatch"): SHORT_FIXMATCH,
     ("cold-start", "digits", "freematch"): SHORT_FIXMATCH,
     ("cold-start", "digits", "softmatch"): SHORT_FIXMATCH,
+    ("neighbours", "digits", "aggmatch"): NEIGHBOURS_ON_DIGITS
+    | {"method.alignment_steps": 0, "method.sharpening": 0.1},
+    ("neighbours", "digits", "fixmatch"): NEIGHBOURS_ON_DIGITS,
+    ("neighbours", "digits", "fixmatch_da"): NEIGHBOURS_ON_DIGITS,
+    ("neighbours", "digits", "flexmatch"): NEIGHBOURS_ON_DIGITS,
+    ("neighbours", "digits", "freematch"): NEIGHBOURS_ON_DIGITS,
+    ("neighbours", "digits", "softmatch"): NEIGHBOURS_ON_DIGITS,
 }
 """What a named recipe changes for a method on a data set: digits train for 1,000 steps."""

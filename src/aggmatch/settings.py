@@ -150,8 +150,8 @@ class RunSettings(Settings):
     """
 
     recipe: str = "paper"
-    """Named recipe that the defaults come from: `paper`, `cold-start` for a few labels per class, `frozen` and
-    `finetune` for a pretrained backbone (`train.backbone`)."""
+    """Named recipe that the defaults come from: `paper`, `cold-start` and `neighbours` for a few labels per class,
+    `frozen` and `finetune` for a pretrained backbone (`train.backbone`)."""
     method_name: str
     """The setting `method.name`."""
     method: Settings
@@ -165,9 +165,18 @@ class RunSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.train.backbone == "frozen" and getattr(self.method, "rotation_weight", 0.0) > 0:
+        if self.train.backbone == "frozen":
+            for name in ("rotation_weight", "contrast_steps", "propagation_steps"):
+                if getattr(self.method, name, 0) > 0:
+                    raise InvalidValue(
+                        f"method.{name}", "must be 0 with train.backbone=frozen, whose features are not learned"
+                    )
+        alone = getattr(self.method, "steps_before", 0)
+        if alone >= self.train.steps:
             raise InvalidValue(
-                "method.rotation_weight", "must be 0 with train.backbone=frozen, which rotates no images"
+                "method.propagation_steps",
+                f"and method.contrast_steps are {alone} steps in all, and leave none of train.steps={self.train.steps} "
+                f"for the method",
             )
         if self.train.batchnorm == "fixed" and self.train.backbone != "finetune":
             raise InvalidValue("train.batchnorm", "must be sync or local, unless train.backbone=finetune")

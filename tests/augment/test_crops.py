@@ -221,6 +221,18 @@ def test_hue_changes_colour_images_alone():
         assert torch.equal(turned, images) == (channels == 1)
 
 
+def test_a_share_of_the_colour_images_becomes_grey():
+    images = noise(300, 3, 8)
+    changed = recolor(images, CropSettings(grey=0.3, jittered=0.0, solarized=0.0, equalized=0.0), seeded())
+    grey_N = (changed == changed[:, :1]).flatten(1).all(1)
+    assert grey_N.float().mean() == pytest.approx(0.3, abs=0.1)
+    assert torch.equal(changed[~grey_N], images[~grey_N])
+    expected = torch.stack([from_pillow(to_pillow(image).convert("L").convert("RGB")) for image in images[grey_N]])
+    assert (changed[grey_N].int() - expected.int()).abs().max() <= 1
+    single = noise(10, 1, 8)
+    assert recolor(single, CropSettings(grey=1.0, jittered=0.0, solarized=0.0, equalized=0.0), seeded()) is single
+
+
 def test_solarize_and_equalize_equal_pillow_for_their_share_of_the_images():
     images = (noise(200, 3, 32) // 2 + 30).clamp(max=140)
     generator = seeded()

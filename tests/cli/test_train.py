@@ -20,7 +20,7 @@ from aggmatch.settings import resolve
 from aggmatch.training.trainer import Trainer
 
 QUICK = ["--steps", "6", "--set", "model.name=small-4", "--set", "train.batch=10", "--set", "train.unlabeled_ratio=2"]
-RECIPES = ("paper", "cold-start")
+RECIPES = ("paper", "cold-start", "neighbours")
 SMALL_QUEUE = ["--set", "method.slots=8", "--set", "method.subsets=2"]
 
 
@@ -175,15 +175,15 @@ def test_lists_show_every_part_and_where_it_comes_from(run, what, expected):
 
 def test_named_recipes_are_listed_side_by_side():
     named, pretrained, defaults = recipes()
-    assert named.columns == ["setting", "paper", "cold-start", "for"]
+    assert named.columns == ["setting", *RECIPES, "for"]
     rows = {(key, who): values for key, *values, who in named.rows}
-    assert len(rows) == len(named.rows) < 50
-    assert rows["method.slots", "aggmatch"] == ["2048", "64"]
+    assert len(rows) == len(named.rows) < 65
+    assert rows["method.slots", "aggmatch"] == ["2048", "64", "64"]
     starting = "aggmatch, fixmatch, fixmatch_da, flexmatch, freematch, softmatch"
-    assert rows["optim.lr", starting] == ["0.03", "0.06"]
-    assert rows["method.sharpening", "aggmatch on digits"] == ["1.0", "0.1"]
-    assert rows["optim.lr", f"{starting} on digits"] == ["0.03", "0.03"], "not the value of other data sets"
-    assert all(values[0] != values[1] for (_, who), values in rows.items() if " on " not in who)
+    assert rows["optim.lr", starting] == ["0.03", "0.06", "0.06"]
+    assert rows["method.sharpening", "aggmatch on digits"] == ["1.0", "0.1", "0.1"]
+    assert rows["optim.lr", f"{starting} on digits"] == ["0.03"] * 3, "not the value of other data sets"
+    assert all(len(set(values)) > 1 for (_, who), values in rows.items() if " on " not in who)
     assert pretrained.columns == ["setting", "paper", "frozen", "finetune", "for"]
     assert ["optim.lr", "0.03", "0.03", "0.003", "all methods"] in pretrained.rows
     assert ["cifar100", "aggmatch", "method.slots=256"] in defaults.rows
@@ -198,10 +198,10 @@ def test_the_listed_values_are_those_of_a_run(data, method):
         methods, _, where = who.partition(" on ")
         if method in methods.split(", ") and where in ("", data):  # rows of a data set come last
             listed[key] = values
-    both = [flatten(resolve({"data.name": data, "method.name": method, "recipe": name}).to_dict()) for name in RECIPES]
-    differing = {key for key in both[0] if key != "recipe" and both[0][key] != both[1][key]}
+    runs = [flatten(resolve({"data.name": data, "method.name": method, "recipe": name}).to_dict()) for name in RECIPES]
+    differing = {key for key in runs[0] if key != "recipe" and any(run[key] != runs[0][key] for run in runs)}
     assert differing <= listed.keys()
-    assert {key: [written(values[key]) for values in both] for key in listed} == listed
+    assert {key: [written(values[key]) for values in runs] for key in listed} == listed
 
 
 def test_settings_are_listed_with_the_values_of_a_data_set(run):

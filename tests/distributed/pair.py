@@ -40,9 +40,17 @@ COLD = {
     "method__rotated": 8,
     "method__rotation_steps": 4,
 }
+NEIGHBOURS = {
+    "recipe": "neighbours",
+    "method__contrast_steps": 2,
+    "method__propagation_steps": 2,
+    "method__propagations": 2,
+    "method__neighbours": 5,
+}
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     **{name: (name, {}) for name in METHODS.names()},
     "aggmatch, cold start": ("aggmatch", COLD),
+    "aggmatch, neighbours": ("aggmatch", NEIGHBOURS),
     "fixmatch, exact gradient": ("fixmatch", {"train__exact_gradient": True}),
     "aggmatch, frozen backbone": ("aggmatch", {"train__backbone": "frozen", "model__name": BACKBONE}),
 }

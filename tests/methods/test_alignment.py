@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from aggmatch.methods.alignment import Alignment, FadingAlignment, align, build_alignment
 from aggmatch.methods.base import Problem
-from aggmatch.methods.shared import Alignment, FadingAlignment, align, build_alignment
 
 
 def problem(**known) -> Problem:

@@ -22,6 +22,13 @@ SPECIAL: dict[str, dict[str, object]] = {
         "method__rotated": 16,
         "method__rotation_steps": WARM_CALLS + 2,
     },
+    "neighbours": {
+        "recipe": "neighbours",
+        "method__contrast_steps": WARM_CALLS + 2,
+        "method__propagation_steps": WARM_CALLS + 2,
+        "method__propagations": 2,
+        "method__neighbours": 5,
+    },
     "exact gradient": {"train__exact_gradient": True},
     "frozen": {"train__backbone": "frozen", **BACKBONE},
     "finetune": {"train__backbone": "finetune", **BACKBONE},
@@ -112,7 +119,7 @@ def test_a_captured_step_equals_the_ordinary_one_in_every_way_to_train(toy_data,
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     changes = {"model__name": "wrn-10-2"} | SPECIAL[way]
     ordinary, captured = (make(toy_data, toy_split, "aggmatch", runtime__graph=g, **changes) for g in (False, True))
-    for _ in range(2 * WARM_CALLS + 5):
+    for _ in range(3 * WARM_CALLS + 7):
         ordinary.step()
         captured.step()
     assert captured.graph is not None

@@ -94,7 +94,7 @@ def test_meters_continue_from_their_state():
 def test_pace_counts_the_images_since_the_last_read_or_restart(monkeypatch):
     clock = iter([100.0, 102.0, 102.0, 110.0, 111.0, 111.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    pace = Pace(images_per_step=30, step=5)
-    assert pace.read(9) == 4 * 30 / 2
+    pace = Pace(step=5)
+    assert pace.read(9, images_per_step=30) == 4 * 30 / 2
     pace.restart(20)  # after an evaluation of eight seconds
-    assert pace.read(21) == 30.0
+    assert pace.read(21, images_per_step=20) == 20.0

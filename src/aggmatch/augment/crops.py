@@ -93,7 +93,7 @@ def resizing(start_N: Tensor, length_N: Tensor, source: int, side: int) -> Tenso
 
 
 def recolor(images: Tensor, settings: CropSettings, generator: torch.Generator) -> Tensor:
-    """Jitter, then solarize, then equalize, each for its share of the images; (N, C, H, W) → (N, C, H, W)."""
+    """Jitter, grey, solarize, equalize, in this order, each for its share of the images; (N, C, H, W) → same."""
     count = len(images)
     if (settings.jitter or settings.hue) and settings.jittered:
         op_3N, factor_3N = draw_jitter(count, settings, generator)
@@ -103,6 +103,10 @@ def recolor(images: Tensor, settings: CropSettings, generator: torch.Generator) 
                 images = turn_hue(images, turn_4N[place])
             if place < 3:
                 images = blend(images, op_3N[place], factor_3N[place])
+    if settings.grey and images.shape[1] == 3:
+        chosen_N = uniform((count,), generator) < settings.grey
+        op_N = torch.where(chosen_N, INDEX["color"], INDEX["identity"])
+        images = blend(images, op_N, torch.zeros(count, device=images.device))
     for name, share in (("solarize", settings.solarized), ("equalize", settings.equalized)):
         if share:
             chosen_N, magnitude_N = uniform((2, count), generator)

@@ -60,6 +60,8 @@ class CropSettings(Settings):
     """The hue of colour images turns by up to this share of the colour circle, in random order with the others."""
     jittered: Fraction = 0.8
     """Share of the crops with colour jitter."""
+    grey: Fraction = 0.0
+    """Share of the crops of colour images that lose their colours."""
     solarized: Fraction = 0.2
     """Share of the crops in which grey values above a random threshold are inverted."""
     equalized: Fraction = 0.2

@@ -88,7 +88,11 @@ def recipes() -> list[Table]:
         for (data, method), values in defaults.items()
     ]
     return [
-        side_by_side(["paper", "cold-start"], DATA, "Recipes paper and cold-start: settings that differ"),
+        side_by_side(
+            ["paper", "cold-start", "neighbours"],
+            DATA,
+            "Recipes paper, cold-start and neighbours: settings that differ",
+        ),
         side_by_side(["paper", "frozen", "finetune"], [], "Recipes of a pretrained backbone: settings that differ"),
         Table(["data set", "method", "settings"], rows, "Defaults of data sets, and of methods on them"),
     ]

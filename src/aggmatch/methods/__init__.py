@@ -5,7 +5,16 @@ from functools import cache
 from typing import Any
 
 from aggmatch.config import Settings
-from aggmatch.methods.base import Batch, Method, Problem, StepResult, TrainingImages, Views, forward_together
+from aggmatch.methods.base import (
+    Batch,
+    Method,
+    Problem,
+    StepResult,
+    TrainingImages,
+    TrainingSet,
+    Views,
+    forward_together,
+)
 from aggmatch.models import ModelSettings, Network, build_network
 from aggmatch.models.pretrained import BackboneUse
 from aggmatch.registry import Registry
@@ -17,13 +26,14 @@ __all__ = [
     "Problem",
     "StepResult",
     "TrainingImages",
+    "TrainingSet",
     "Views",
     "build_modules",
     "forward_together",
     "load_method",
 ]
 
-SHARED = ("base", "shared")
+SHARED = ("base", "alignment", "start")
 """Modules that several methods use."""
 
 

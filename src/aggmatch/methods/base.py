@@ -73,6 +73,23 @@ class TrainingImages(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainingSet:
+    """The training images of a run; the tensors are on the training device.
+
+    Example: `training.pixels[training.labeled]` are the labelled images.
+    """
+
+    pixels: TrainingImages
+    """All training images, also those that the run does not use."""
+    labeled: Tensor
+    """Positions of the labelled images, (n,) int64."""
+    labels: Tensor
+    """Their given labels, (n,) int64."""
+    unlabeled: Tensor
+    """Positions of the images that are used without a label, (m,) int64."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Batch:
     """The images of one step, on the training device. It does not hold the true labels of unlabelled images.
 
@@ -215,10 +232,10 @@ class Method(nn.Module, Generic[C]):
     """Whether `explainer` returns an explainer, so that the report shows where pseudo labels come from."""
 
     views: Views = Views()
-    """The views in each batch. Set it in `__init__` if it depends on the settings."""
+    """The views in each batch. Set it in `__init__` if it depends on the settings; it may change with `stage`."""
     stage: int = 0
     """What `step` computes now. If later steps compute something else, such as without a task of the first steps,
-    `refresh` changes the number when they begin, and the step is captured again."""
+    `refresh` changes the number when they begin, and the step is captured again. It may then log other values."""
     average_statistics: Literal["copied", "own"] = "copied"
     """BatchNorm statistics of the averaged network: copies of the online network's, or `own` if `step` runs the
     averaged network in training mode, which then updates its own."""
@@ -240,12 +257,11 @@ class Method(nn.Module, Generic[C]):
         """Return a module with weights of the method's own. It becomes `head` of both networks and is trained."""
         return nn.Identity()
 
-    def begin(self, online: Network, pixels: TrainingImages, labeled: Tensor, labels: Tensor) -> None:
+    def begin(self, online: Network, average: Network, training: TrainingSet) -> None:
         """Keep what `refresh` needs of the data; called once, before the first step of a run or of its resumption.
 
-        online: the network that is trained. pixels: all training images; `pixels[labeled]` are the labelled ones.
-        labeled, labels: their positions and given labels, (n,), on the training device. Do not store `online` as an
-        attribute: it would become a part.
+        online: the network that is trained. average: the running average of its weights. Do not store a network as an
+        attribute: it would become a part; a tuple or a function that holds it does not.
         """
 
     def refresh(self, step: int) -> None:

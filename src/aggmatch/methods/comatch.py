@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from aggmatch.config import Count, NonNegative, Positive
 from aggmatch.functional import PseudoLabels, one_hot, soft_cross_entropy
+from aggmatch.methods.alignment import SmoothingSettings, build_alignment
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, Views, forward_together
-from aggmatch.methods.shared import SmoothingSettings, build_alignment
 from aggmatch.models import Network
 from aggmatch.models.heads import Embedding
 

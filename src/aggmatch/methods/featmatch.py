@@ -14,7 +14,16 @@ from torch import Tensor, nn
 
 from aggmatch.config import Count, Fraction, Natural, NonNegative, Positive, Range, Settings
 from aggmatch.functional import PseudoLabels, beta_shares, linear_ramp, mixup, one_hot, sharpen, soft_cross_entropy
-from aggmatch.methods.base import Batch, Method, Problem, StepResult, TrainingImages, Views, forward_together
+from aggmatch.methods.base import (
+    Batch,
+    Method,
+    Problem,
+    StepResult,
+    TrainingImages,
+    TrainingSet,
+    Views,
+    forward_together,
+)
 from aggmatch.models import Network, images_at_once
 from aggmatch.models.heads import PrototypeAttention
 
@@ -144,10 +153,10 @@ class FeatMatch(Method[Config]):
         partner_B = torch.rand(count, generator=generator, device=generator.device).argsort()
         return partner_B, beta_shares(1, self.config.alpha, generator).expand(count)
 
-    def begin(self, online: Network, pixels: TrainingImages, labeled: Tensor, labels: Tensor) -> None:
+    def begin(self, online: Network, average: Network, training: TrainingSet) -> None:
         """Keep a way to compute the features of the labelled images."""
-        self.labels = labels
-        self.labeled_features = partial(plain_features, online, pixels, labeled)
+        self.labels = training.labels
+        self.labeled_features = partial(plain_features, online, training.pixels, training.labeled)
 
     @torch.no_grad()
     def refresh(self, step: int) -> None:

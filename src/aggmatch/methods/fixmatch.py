@@ -7,8 +7,9 @@ import torch.nn.functional as F
 
 from aggmatch.config import Count, Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, soft_cross_entropy
+from aggmatch.methods.alignment import Target, build_alignment
 from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
-from aggmatch.methods.shared import StartingMethod, StartSettings, Target, build_alignment
+from aggmatch.methods.start import StartingMethod, StartSettings
 from aggmatch.models import Network
 
 
@@ -44,7 +45,7 @@ class FixMatch(StartingMethod[Config]):
         """Alignment to equal classes is wrong if they are not."""
         return config.alignment == "uniform"
 
-    def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
+    def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ τ] · CE(argmax p(α(u)), p(A(u)))."""
         weak_view, strong_view = batch.unlabeled
         images = self.start.images(batch, weak_view)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aggmatch.methods import fixmatch
-from aggmatch.methods.shared import Target
+from aggmatch.methods.alignment import Target
 
 
 @dataclass(frozen=True, kw_only=True)

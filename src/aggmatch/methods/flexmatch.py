@@ -9,7 +9,7 @@ from torch import Tensor
 from aggmatch.config import Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, one_hot
 from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
-from aggmatch.methods.shared import StartingMethod, StartSettings
+from aggmatch.methods.start import StartingMethod, StartSettings
 from aggmatch.models import Network
 
 UNMARKED = -1
@@ -44,7 +44,7 @@ class FlexMatch(StartingMethod[Config]):
         """A rare class never gets as many marks as the others, so that its threshold stays low."""
         return True
 
-    def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
+    def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ T(ŷ)] · CE(ŷ, p(A(u))),   ŷ = argmax p(α(u))."""
         weak_view, strong_view = batch.unlabeled
         images = self.start.images(batch, weak_view)

@@ -10,7 +10,7 @@ from torch import Tensor
 from aggmatch.config import Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, one_hot
 from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
-from aggmatch.methods.shared import StartingMethod, StartSettings
+from aggmatch.methods.start import StartingMethod, StartSettings
 from aggmatch.models import Network
 
 TINY = 1e-12
@@ -55,9 +55,9 @@ class FreeMatch(StartingMethod[Config]):
     def refresh(self, step: int) -> None:
         """Also end the warm-up at its step: until then the running values stay as they are."""
         super().refresh(step)
-        self.stage += int(0 < self.config.warmup <= step)
+        self.stage += int(0 < self.config.warmup <= step - self.config.steps_before)
 
-    def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
+    def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + w_u · mean 1[max q ≥ T(q̂)] · CE(q̂, Q) + w_f · L_f,   q = p(α(u)), Q = p(A(u))."""
         weak_view, strong_view = batch.unlabeled
         images = self.start.images(batch, weak_view)

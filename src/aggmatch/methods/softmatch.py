@@ -9,8 +9,9 @@ from torch import Tensor
 
 from aggmatch.config import Fraction, NonNegative, Positive
 from aggmatch.functional import PseudoLabels
+from aggmatch.methods.alignment import align
 from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
-from aggmatch.methods.shared import StartingMethod, StartSettings, align
+from aggmatch.methods.start import StartingMethod, StartSettings
 from aggmatch.models import Network
 
 
@@ -57,7 +58,7 @@ class SoftMatch(StartingMethod[Config]):
         """Alignment to equal classes gives the wrong weights if they are not."""
         return config.alignment == "uniform"
 
-    def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
+    def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean w_b · CE(argmax q_b, p(A(u_b))),   q = p(α(u)), not aligned."""
         weak_view, strong_view = batch.unlabeled
         images = self.start.images(batch, weak_view)

@@ -47,12 +47,14 @@ class PrototypeAttention(nn.Module):
 class Embedding(nn.Module):
     """Two linear layers with a leaky ReLU between them, from features to unit vectors that are compared.
 
-    slope: of the leaky ReLU below 0; with a slope of 0 it is a ReLU.
+    slope: of the leaky ReLU below 0; with a slope of 0 it is a ReLU. hidden: outputs of the first layer, as many as
+    there are features by default.
     """
 
-    def __init__(self, features: int, width: int, slope: float) -> None:
+    def __init__(self, features: int, width: int, slope: float, hidden: int | None = None) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(features, features), nn.LeakyReLU(slope), nn.Linear(features, width))
+        hidden = hidden or features
+        self.layers = nn.Sequential(nn.Linear(features, hidden), nn.LeakyReLU(slope), nn.Linear(hidden, width))
 
     def forward(self, feature_BD: Tensor) -> Tensor:
         """(B, D) → (B, width), rows of unit length."""

@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from aggmatch.distributed import Processes
-from aggmatch.methods.shared import StartSettings, rotated_count
+from aggmatch.methods.start import StartSettings
+from aggmatch.methods.start.rotation import rotated_count
 from aggmatch.models import Network
 from aggmatch.models.network import batch_norms
 from aggmatch.settings import RunSettings, TrainSettings

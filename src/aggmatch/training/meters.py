@@ -36,20 +36,24 @@ class Meters:
     def add(self, values: Mapping[str, Tensor], step: Tensor) -> None:
         """Add the values of one step."""
         names = [name for name, value in values.items() for _ in range(value.numel())]
-        if not self.added and names != self.names:  # the first step, or a checkpoint of a version with other values
+        if not self.added and names != self.names:  # the first step, a new stage, or a checkpoint of another version
             empty = {"total": self.total.new_zeros(len(names)), "count": torch.zeros_like(self.count)}
             self.load_state_dict(names, empty)
         self.added = True
         if names != self.names:
             raise AggMatchError(
-                f"A method must log the same values in the same order at every step, got {', '.join(values)} "
-                f"after {', '.join(dict.fromkeys(self.names))}."
+                f"A method must log the same values in the same order at every step of a stage, "
+                f"got {', '.join(values)} after {', '.join(dict.fromkeys(self.names))}."
             )
         now = torch.cat([value.float().reshape(-1) for value in values.values()])
         bad = ~now.isfinite() & (self.first_bad == 0)
         self.first_bad.copy_(torch.where(bad, step + 1, self.first_bad))
         self.total.add_(now)
         self.count.add_(1)
+
+    def expect_other_values(self) -> None:
+        """Let the next step log other values. If it does, the sums so far are dropped."""
+        self.added = False
 
     def first_bad_value(self) -> BadValue | None:
         """Return the first value that was not finite, or None; reads once from the device."""
@@ -103,16 +107,15 @@ def pseudo_label_metrics(means: Mapping[str, Any]) -> dict[str, Any]:
 class Pace:
     """Images per second between two log steps."""
 
-    def __init__(self, images_per_step: int, step: int) -> None:
-        self.images_per_step = images_per_step
+    def __init__(self, step: int) -> None:
         self.restart(step)
 
     def restart(self, step: int) -> None:
         """Measure from this step on, so that an evaluation or a checkpoint before it does not count."""
         self.since, self.first = time.monotonic(), step
 
-    def read(self, step: int) -> float:
+    def read(self, step: int, images_per_step: int) -> float:
         """Return the images per second up to this step, and restart."""
         steps, seconds = step - self.first, time.monotonic() - self.since
         self.restart(step)
-        return round(steps * self.images_per_step / max(seconds, 1e-9), 1)
+        return round(steps * images_per_step / max(seconds, 1e-9), 1)

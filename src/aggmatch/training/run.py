@@ -106,12 +106,14 @@ class Run:
         snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}.union(runtime.snapshot_steps)
         self.processes.check_same("the step to continue from", state.steps_done)
         with self.opened() as log, signals() as received:
-            pace = Pace(state.images_per_step, state.steps_done)
+            pace = Pace(state.steps_done)
             while state.steps_done < train.steps:
                 self.step()
                 record: dict[str, Any] = {}
                 if self.due(train.log_every):
-                    record |= self.read_metrics() | {"images_per_second": pace.read(state.steps_done)}
+                    record |= self.read_metrics() | {
+                        "images_per_second": pace.read(state.steps_done, state.images_per_step)
+                    }
                 if self.due(train.evaluate_every):
                     record |= self.read_accuracies()
                     pace.restart(state.steps_done)

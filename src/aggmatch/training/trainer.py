@@ -16,7 +16,7 @@ from aggmatch.distributed import Processes
 from aggmatch.errors import AggMatchError
 from aggmatch.features.store import FeatureStore
 from aggmatch.functional import score_pseudo_labels
-from aggmatch.methods import Batch, Method, StepResult, build_modules
+from aggmatch.methods import Batch, Method, StepResult, TrainingSet, build_modules
 from aggmatch.models import Network, shorten_memory
 from aggmatch.models.registry import load_backbone
 from aggmatch.runs.checkpoint import Checkpoint
@@ -90,7 +90,13 @@ class Trainer:
         if self.inputs.rows is not None:
             self.ahead = ReadAhead(self.inputs.rows, split.labeled, self.draw_indices, self.stream_positions, device)
         self.generator = torch.Generator(device).manual_seed(view_seed)
-        self.method.begin(self.online, self.inputs.plain, self.labeled_index, self.labels)
+        training = TrainingSet(
+            pixels=self.inputs.plain,
+            labeled=self.labeled_index,
+            labels=self.labels,
+            unlabeled=on_device.unlabeled,
+        )
+        self.method.begin(self.online, self.average, training)
         self.meters = Meters(device)
         self.steps_done = 0
         self.step_counter = torch.zeros((), device=device)  # the same number on the device, for schedules
@@ -99,6 +105,7 @@ class Trainer:
     def begin_stage(self) -> None:
         """Capture the step again, because the method computes something else from now on."""
         self.stage = self.method.stage
+        self.meters.expect_other_values()
         captured = self.device.type == "cuda" and self.settings.runtime.graph
         alone = not self.processes.connected
         self.run_step = Captured(self.compute, self.generator, alone=alone) if captured else self.compute

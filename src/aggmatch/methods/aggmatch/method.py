@@ -11,8 +11,9 @@ from aggmatch.devices import side_stream
 from aggmatch.functional import Aggregate, PseudoLabels, one_hot, sharpen, soft_cross_entropy
 from aggmatch.methods.aggmatch.aggregation import ClassTerm, Memory, Terms, aggregate
 from aggmatch.methods.aggmatch.queue import ClassBalancedQueue, QueueExplainer
+from aggmatch.methods.alignment import FadingAlignment
 from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
-from aggmatch.methods.shared import FadingAlignment, StartingMethod, StartSettings
+from aggmatch.methods.start import StartingMethod, StartSettings
 from aggmatch.models import Network, Output
 
 
@@ -99,7 +100,7 @@ class AggMatch(StartingMethod[Config]):
         shares = self.problem.class_shares if config.alignment_target == "labels" else ()
         return FadingAlignment(self.problem.classes, config.alignment_decay, config.alignment_steps, shares)
 
-    def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
+    def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean c̄ · CE(q̄, p(A(u)))          (Eq. 5, 6)."""
         labeled_view, (weak_view, strong_view) = batch.labeled[0], batch.unlabeled
         # Several processes must exchange the values of both passes in one order, so one pass follows the other then.

@@ -1,0 +1,196 @@
+"""A method with first steps: the phases before it, and what it learns beside its pseudo labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from aggmatch.config import Count, Fraction, Natural, NonNegative, Positive, Settings
+from aggmatch.methods.base import Batch, Method, Problem, StepResult, TrainingSet, Views
+from aggmatch.methods.start.contrast import Contrast
+from aggmatch.methods.start.propagation import Propagation
+from aggmatch.methods.start.rotation import TURNS, rotate_quarters, rotation_loss
+from aggmatch.models import Network, Output
+from aggmatch.validate import InvalidValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartSettings(Settings):
+    """Settings of the first steps, which methods add to their own. All are off by default."""
+
+    labeled_views: Literal["weak", "both"] = "weak"
+    """Views of labelled images that are learned: weak ones, or weak and strong ones in equal parts."""
+    rotation_weight: NonNegative = 0.0
+    """λ_r: weight of the rotation task; 0 for none. Switch it off for images without an up direction, such as aerial
+    photographs."""
+    rotated: Count = 256
+    """Unlabelled images that each step rotates, a quarter of them by each of 0°, 90°, 180° and 270°."""
+    rotation_steps: Natural = 0
+    """Steps with the rotation task; later ones are faster, and log a rotation loss of 0. 0: all steps."""
+    warmup: Natural = 0
+    """Steps before pseudo labels count."""
+    contrast_steps: Natural = 0
+    """First steps of all, the contrast phase: features learn which two crops are of one image, and labels train the
+    classifier alone. Section `views.crops` sets the crops."""
+    contrast_temperature: Positive = 0.2
+    """Temperature of the contrast."""
+    propagation_steps: Natural = 0
+    """Steps after the contrast phase in which pseudo labels are given labels that spread over the neighbours in the
+    feature space of the average network. The method itself begins after both phases."""
+    propagations: Count = 16
+    """How often labels are propagated anew in these steps."""
+    propagated: tuple[Fraction, ...] = (0.3, 0.75)
+    """Share of the images whose propagated label counts, at first and at last; those with the clearest labels."""
+    neighbours: Count = 10
+    """Neighbours of an image in the graph that labels spread over."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.propagated) != 2 or not 0 < self.propagated[0] <= self.propagated[1]:
+            raise InvalidValue(
+                "propagated", f"must be two shares above 0, the smaller first, got {list(self.propagated)}"
+            )
+        if self.contrast_steps and self.rotation_weight:
+            raise InvalidValue("rotation_weight", "must be 0 with a contrast phase, whose head takes its place")
+
+    @property
+    def steps_before(self) -> int:
+        """Steps of the phases before the method itself."""
+        return self.contrast_steps + self.propagation_steps
+
+
+class Start(nn.Module):
+    """The first steps of a method: what it learns in addition to pseudo labels, and from which step these count.
+
+    The step counter is a persistent buffer that exists only with a warm-up: other checkpoints have no such entry. The
+    same is true of the propagated labels.
+    """
+
+    steps: Tensor  # 0-d, steps of the method done
+    phase: Contrast | Propagation | None
+    """The phase before the method that runs now."""
+
+    def __init__(self, config: StartSettings, problem: Problem) -> None:
+        super().__init__()
+        self.config, self.problem = config, problem
+        self.rotating = config.rotation_weight > 0
+        self.warming = config.warmup > 0
+        self.phase = None
+        if config.warmup:
+            self.register_buffer("steps", torch.zeros(()))
+        self.contrast = Contrast(config.contrast_temperature) if config.contrast_steps else None
+        self.propagation = None
+        if config.propagation_steps:
+            self.propagation = Propagation(
+                problem,
+                steps=config.propagation_steps,
+                times=config.propagations,
+                shares=config.propagated,
+                neighbours=config.neighbours,
+            )
+
+    def views(self, unlabeled: tuple[str, ...]) -> Views:
+        """The views of a method: these of unlabelled images, and those of labelled images that the settings choose."""
+        labeled = ("weak",) if self.config.labeled_views == "weak" else ("weak", "strong")
+        return Views(labeled=labeled, unlabeled=unlabeled)
+
+    def build_head(self) -> nn.Module:
+        """The embedding of the contrast, or the classifier of quarter turns, features → 4, or nothing."""
+        if self.contrast is not None:
+            return self.contrast.build_head(self.problem.features)
+        return nn.Linear(self.problem.features, TURNS) if self.config.rotation_weight else nn.Identity()
+
+    def refresh(self, step: int) -> int:
+        """Begin or end phases and tasks at their steps; returns the stage of the method (`Method.stage`)."""
+        config = self.config
+        own = step - config.steps_before
+        over = 0 < config.rotation_steps <= own
+        self.rotating = config.rotation_weight > 0 and not over
+        self.warming = own < config.warmup
+        contrasting = step < config.contrast_steps
+        # Not by assignment of a module, which would register it twice.
+        object.__setattr__(self, "phase", self.contrast if contrasting else self.propagation if own < 0 else None)
+        if own < 0 and not contrasting and self.propagation is not None:
+            self.propagation.refresh(step - config.contrast_steps)
+        return int(0 < config.contrast_steps <= step) + int(0 < config.steps_before <= step) + int(over)
+
+    def images(self, batch: Batch, weak_view: Tensor) -> list[Tensor]:
+        """Batches to learn from in addition to pseudo labels: views of labelled images, then rotated images."""
+        rotated = [rotate_quarters(weak_view, self.config.rotated)] if self.rotating else []
+        return [*batch.labeled, *rotated]
+
+    def loss(self, outputs: Sequence[Output], batch: Batch, online: Network) -> tuple[Tensor, dict[str, Tensor]]:
+        """L_s + λ_r · L_r of the outputs for `images`, and the parts for the log.
+
+        L_s: cross entropy of the labelled images, mean over their views; L_r: cross entropy of the quarter turns.
+        """
+        labeled = outputs[: len(batch.labeled)]
+        loss = loss_labeled = mean([F.cross_entropy(output.logits, batch.labels) for output in labeled])
+        parts = {"loss_labeled": loss_labeled}
+        if self.config.rotation_weight:
+            parts["loss_rotation"] = torch.zeros_like(loss)
+        if self.rotating:
+            (rotated,) = outputs[len(batch.labeled) :]
+            parts["loss_rotation"] = rotation_loss(rotated, online)
+            loss = loss + self.config.rotation_weight * parts["loss_rotation"]
+        return loss, parts
+
+    def counted(self, weight_B: Tensor) -> Tensor:
+        """The weights of pseudo labels in the loss, all 0 during the warm-up; counts a step."""
+        if not self.config.warmup:
+            return weight_B
+        self.steps.add_(1)
+        return (self.steps > self.config.warmup) * weight_B
+
+
+S = TypeVar("S", bound=StartSettings)
+
+
+class StartingMethod(Method[S]):
+    """A method with the settings of the first steps, one weak and one strong view, and no other head.
+
+    It defines `learn` in place of `step`, which makes `start.images` part of the joint pass, adds `start.loss` of their
+    outputs, and passes the weights of its pseudo labels through `start.counted`.
+    """
+
+    views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
+
+    def __init__(self, config: S, problem: Problem) -> None:
+        super().__init__(config, problem)
+        self.start = Start(config, problem)
+        self.views = self.start.views(unlabeled=("weak", "strong"))
+
+    def build_head(self) -> nn.Module:
+        """Return the head of the task of the first steps, if there is one."""
+        return self.start.build_head()
+
+    def begin(self, online: Network, average: Network, training: TrainingSet) -> None:
+        """Keep what the phases need of the data, and what they change for a time."""
+        self.own = self.views, self.average_statistics
+        if self.start.propagation is not None:
+            self.start.propagation.begin(average, training)
+
+    def refresh(self, step: int) -> None:
+        """Begin or end the phases and the task of the first steps."""
+        self.stage = self.start.refresh(step)
+        if self.config.steps_before:
+            phase = self.start.phase
+            self.views, self.average_statistics = self.own if phase is None else (phase.views, "copied")
+
+    def step(self, batch: Batch, online: Network, average: Network) -> StepResult:
+        """Return the loss of the phase before the method, or of the method itself."""
+        if self.start.phase is not None:
+            return self.start.phase.step(batch, online)
+        return self.learn(batch, online, average)
+
+    def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
+        """Return the loss of the method itself, like `Method.step`."""
+        raise TypeError(f"{type(self).__name__} does not define learn().")
+
+
+def mean(values: Sequence[Tensor]) -> Tensor:
+    """Mean of 0-d tensors; a single one is returned unchanged."""
+    return values[0] if len(values) == 1 else torch.stack(list(values)).mean()
