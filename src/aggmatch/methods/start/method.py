@@ -70,15 +70,13 @@ class Start(nn.Module):
     """
 
     steps: Tensor  # 0-d, steps of the method done
-    phase: Contrast | Propagation | None
-    """The phase before the method that runs now."""
 
     def __init__(self, config: StartSettings, problem: Problem) -> None:
         super().__init__()
         self.config, self.problem = config, problem
         self.rotating = config.rotation_weight > 0
         self.warming = config.warmup > 0
-        self.phase = None
+        self.now = config.steps_before  # the step that `refresh` was called for; before that, the method itself
         if config.warmup:
             self.register_buffer("steps", torch.zeros(()))
         self.contrast = Contrast(config.contrast_temperature) if config.contrast_steps else None
@@ -91,6 +89,13 @@ class Start(nn.Module):
                 shares=config.propagated,
                 neighbours=config.neighbours,
             )
+
+    @property
+    def phase(self) -> Contrast | Propagation | None:
+        """The phase before the method that runs now; None if the method itself does."""
+        if self.now < self.config.contrast_steps:
+            return self.contrast
+        return self.propagation if self.now < self.config.steps_before else None
 
     def views(self, unlabeled: tuple[str, ...]) -> Views:
         """The views of a method: these of unlabelled images, and those of labelled images that the settings choose."""
@@ -110,11 +115,9 @@ class Start(nn.Module):
         over = 0 < config.rotation_steps <= own
         self.rotating = config.rotation_weight > 0 and not over
         self.warming = own < config.warmup
-        contrasting = step < config.contrast_steps
-        # Not by assignment of a module, which would register it twice.
-        object.__setattr__(self, "phase", self.contrast if contrasting else self.propagation if own < 0 else None)
-        if own < 0 and not contrasting and self.propagation is not None:
-            self.propagation.refresh(step - config.contrast_steps)
+        self.now = step
+        if isinstance(self.phase, Propagation):
+            self.phase.refresh(step - config.contrast_steps)
         return int(0 < config.contrast_steps <= step) + int(0 < config.steps_before <= step) + int(over)
 
     def images(self, batch: Batch, weak_view: Tensor) -> list[Tensor]:

@@ -100,9 +100,8 @@ def mixed_features(network: Network, training: TrainingSet, index_N: Tensor) -> 
     with frozen_statistics(network):
         parts = [network(training.pixels[index_N[order_N[row]]]).feature for row in padded.split(size)]
     network.train(was_training)
-    feature_ND = torch.empty_like(torch.cat(parts)[:count])
-    feature_ND[order_N] = torch.cat(parts)[:count]
-    return feature_ND
+    shuffled_ND = torch.cat(parts)[:count]
+    return torch.empty_like(shuffled_ND).index_copy_(0, order_N, shuffled_ND)
 
 
 def propagate(feature_ND: Tensor, given_N: Tensor, labels_N: Tensor, shares_Y: Tensor, neighbours: int) -> Tensor:
