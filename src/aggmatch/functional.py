@@ -34,6 +34,12 @@ def soft_cross_entropy(target_BY: Tensor, logits_BY: Tensor) -> Tensor:
     return -(target_BY.detach() * F.log_softmax(logits_BY.float(), dim=-1)).sum(-1)
 
 
+def mean_cross_entropy(logits_BY: Sequence[Tensor], labels_B: Tensor) -> Tensor:
+    """Return the cross entropy of the same labels in several views, mean over images and views, 0-d."""
+    losses = [F.cross_entropy(view_BY, labels_B) for view_BY in logits_BY]
+    return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+
+
 def entropy(probs_BY: Tensor) -> Tensor:
     """Return −Σ_y p_y log p_y in nats, (B,), with 0·log 0 = 0."""
     return torch.special.entr(probs_BY).sum(-1)

@@ -5,6 +5,7 @@ named recipe (`--recipe`); a configuration file and `--set` override all of them
 the default of their field.
 """
 
+from itertools import product
 from typing import Any
 
 # Digits: chosen by accuracy on the unlabelled training images of folds 10 and above, never on test images. The common
@@ -175,24 +176,15 @@ ON_PRETRAINED: dict[str, dict[str, Any]] = {
     "fixmatch_da": {"method.threshold": 0.8},
 }
 """Methods on a pretrained backbone, measured on frozen ones: predictions are right early, classes may be lost."""
+RELATIVES = ("fixmatch_da", "flexmatch", "freematch", "softmatch")
+"""Methods that have the same start as AggMatch and FixMatch, and are otherwise as in their papers."""
+
 NAMED: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {},
-    "cold-start": {
-        "aggmatch": COLD_START | SMALL_QUEUE,
-        "fixmatch": COLD_START | ALIGNED,
-        "fixmatch_da": COLD_START,
-        "flexmatch": COLD_START,
-        "freematch": COLD_START,
-        "softmatch": COLD_START,
-    },
-    "neighbours": {
-        "aggmatch": NEIGHBOURS | SMALL_QUEUE,
-        "fixmatch": NEIGHBOURS | ALIGNED,
-        "fixmatch_da": NEIGHBOURS,
-        "flexmatch": NEIGHBOURS,
-        "freematch": NEIGHBOURS,
-        "softmatch": NEIGHBOURS,
-    },
+    "cold-start": {"aggmatch": COLD_START | SMALL_QUEUE, "fixmatch": COLD_START | ALIGNED}
+    | dict.fromkeys(RELATIVES, COLD_START),
+    "neighbours": {"aggmatch": NEIGHBOURS | SMALL_QUEUE, "fixmatch": NEIGHBOURS | ALIGNED}
+    | dict.fromkeys(RELATIVES, NEIGHBOURS),
     "frozen": {ANY: FROZEN} | ON_PRETRAINED,
     "finetune": {ANY: FINETUNED} | ON_PRETRAINED,
 }
@@ -224,17 +216,9 @@ NEIGHBOURS_ON_DIGITS: dict[str, Any] = {"optim.lr": 0.03, "optim.weight_decay": 
 NAMED_ON: dict[tuple[str, str, str], dict[str, Any]] = {
     ("cold-start", "digits", "aggmatch"): SHORT
     | {"method.alignment_steps": 0, "method.sharpening": 0.1, "optim.weight_decay": 0.08},
-    ("cold-start", "digits", "fixmatch"): SHORT_FIXMATCH,
-    ("cold-start", "digits", "fixmatch_da"): SHORT_FIXMATCH,
-    ("cold-start", "digits", "flexmatch"): SHORT_FIXMATCH,
-    ("cold-start", "digits", "freematch"): SHORT_FIXMATCH,
-    ("cold-start", "digits", "softmatch"): SHORT_FIXMATCH,
     ("neighbours", "digits", "aggmatch"): NEIGHBOURS_ON_DIGITS
     | {"method.alignment_steps": 0, "method.sharpening": 0.1},
-    ("neighbours", "digits", "fixmatch"): NEIGHBOURS_ON_DIGITS,
-    ("neighbours", "digits", "fixmatch_da"): NEIGHBOURS_ON_DIGITS,
-    ("neighbours", "digits", "flexmatch"): NEIGHBOURS_ON_DIGITS,
-    ("neighbours", "digits", "freematch"): NEIGHBOURS_ON_DIGITS,
-    ("neighbours", "digits", "softmatch"): NEIGHBOURS_ON_DIGITS,
+    **dict.fromkeys(product(["cold-start"], ["digits"], ["fixmatch", *RELATIVES]), SHORT_FIXMATCH),
+    **dict.fromkeys(product(["neighbours"], ["digits"], ["fixmatch", *RELATIVES]), NEIGHBOURS_ON_DIGITS),
 }
 """What a named recipe changes for a method on a data set: digits train for 1,000 steps."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aggmatch.config import Count, Fraction, Natural, NonNegative, Positive, Settings
+from aggmatch.functional import mean_cross_entropy
 from aggmatch.methods.base import Batch, Method, Problem, StepResult, TrainingSet, Views
 from aggmatch.methods.start.contrast import Contrast
 from aggmatch.methods.start.propagation import Propagation
@@ -41,7 +41,8 @@ class StartSettings(Settings):
     """Steps after the contrast phase in which pseudo labels are given labels that spread over the neighbours in the
     feature space of the average network. The method itself begins after both phases."""
     propagations: Count = 16
-    """How often labels are propagated anew in these steps."""
+    """How often labels are propagated anew in these steps: every propagation_steps / propagations steps, rounded down,
+    so that a remainder brings one more."""
     propagated: tuple[Fraction, ...] = (0.3, 0.75)
     """Share of the images whose propagated label counts, at first and at last; those with the clearest labels."""
     neighbours: Count = 10
@@ -131,7 +132,7 @@ class Start(nn.Module):
         L_s: cross entropy of the labelled images, mean over their views; L_r: cross entropy of the quarter turns.
         """
         labeled = outputs[: len(batch.labeled)]
-        loss = loss_labeled = mean([F.cross_entropy(output.logits, batch.labels) for output in labeled])
+        loss = loss_labeled = mean_cross_entropy([output.logits for output in labeled], batch.labels)
         parts = {"loss_labeled": loss_labeled}
         if self.config.rotation_weight:
             parts["loss_rotation"] = torch.zeros_like(loss)
@@ -192,8 +193,3 @@ class StartingMethod(Method[S]):
     def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """Return the loss of the method itself, like `Method.step`."""
         raise TypeError(f"{type(self).__name__} does not define learn().")
-
-
-def mean(values: Sequence[Tensor]) -> Tensor:
-    """Mean of 0-d tensors; a single one is returned unchanged."""
-    return values[0] if len(values) == 1 else torch.stack(list(values)).mean()

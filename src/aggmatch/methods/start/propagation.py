@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aggmatch.functional import PseudoLabels, one_hot
+from aggmatch.functional import PseudoLabels, mean_cross_entropy, one_hot
 from aggmatch.methods.base import Batch, Problem, StepResult, TrainingSet, Views, forward_together
 from aggmatch.models import Network, frozen_statistics, images_at_once
 
@@ -53,7 +53,7 @@ class Propagation(nn.Module):
 
     @torch.no_grad()
     def refresh(self, step: int) -> None:
-        """Propagate the labels again, every so many steps of the phase; `step` counts from its beginning."""
+        """Propagate the labels again if it is time for it; `step` counts from the beginning of the phase."""
         if step % self.every:
             return
         network, training, member_N = self.sources
@@ -70,7 +70,7 @@ class Propagation(nn.Module):
         """L = mean CE(y, p(x)) over weak and strong views of labelled images + mean w · CE(ŷ, p(A(u)))."""
         *labeled, strong = forward_together(online, *batch.labeled, *batch.unlabeled)
         pseudo = PseudoLabels(self.label[batch.unlabeled_index], self.weight[batch.unlabeled_index])
-        loss_labeled = torch.stack([F.cross_entropy(view.logits, batch.labels) for view in labeled]).mean()
+        loss_labeled = mean_cross_entropy([view.logits for view in labeled], batch.labels)
         cost_B = F.cross_entropy(strong.logits, pseudo.target, reduction="none")
         loss_unlabeled = (pseudo.weight * cost_B).mean()
         parts = {"loss_labeled": loss_labeled, "loss_unlabeled": loss_unlabeled}
