@@ -36,6 +36,8 @@ def test_the_recipe_paper_has_the_values_of_the_paper():
         "refine": True,
         "confidence": "weighting",
         "vote_entropy": 1.0,
+        "sure_only": False,
+        "shrinking_weight": 0.0,
         "labeled_slots": "prediction",
         "momentum_encoder": True,
         "class_balanced": True,

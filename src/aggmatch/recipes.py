@@ -76,6 +76,7 @@ FIXMATCH_ON_DIGITS: dict[str, Any] = {"optim.weight_decay": 0.04, "optim.average
 METHOD: dict[tuple[str, str], dict[str, Any]] = {
     ("digits", "fixmatch"): FIXMATCH_ON_DIGITS,
     ("digits", "fixmatch_da"): FIXMATCH_ON_DIGITS,
+    ("digits", "shrinkmatch"): FIXMATCH_ON_DIGITS,
     ("digits", "flexmatch"): FIXMATCH_ON_DIGITS,
     ("digits", "freematch"): FIXMATCH_ON_DIGITS,
     ("digits", "softmatch"): FIXMATCH_ON_DIGITS,
@@ -112,6 +113,8 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
         "method.lowest_threshold": 0.9,
         "method.highest_threshold": 0.95,
     },
+    ("svhn", "shrinkmatch"): {"method.alignment": "none", "method.targets": "hard"},
+    ("stl10", "shrinkmatch"): {"method.targets": "hard"},
     ("stl10", "comatch"): {"method.contrast_weight": 5.0},
     ("svhn", "mixmatch"): {"method.unlabeled_weight": 250.0},
     ("cifar100", "mixmatch"): {"method.unlabeled_weight": 150.0},
@@ -134,7 +137,7 @@ COLD_START: dict[str, Any] = {
 NEIGHBOURS: dict[str, Any] = {
     "method.labeled_views": "both",
     "method.contrast_steps": 20_000,
-    "method.propagation_steps": 20_000,
+    "method.propagation_steps": 16_000,
     "views.crops.large_area": [0.2, 1.0],
     "views.crops.hue": 0.1,
     "views.crops.grey": 0.2,
@@ -159,7 +162,16 @@ SMALL_QUEUE: dict[str, Any] = {
     "method.class_weight": 0.1,
     "method.confidence": "product",
 }
-"""AggMatch after either start."""
+"""AggMatch after the start of `cold-start`."""
+SURE_ONLY: dict[str, Any] = {
+    "method.alignment": True,
+    "method.labeled_slots": "one_hot",
+    "method.class_weight": 0.1,
+    "method.sharpening": 1.0,
+    "method.sure_only": True,
+    "method.shrinking_weight": 1.0,
+}
+"""AggMatch after propagated labels, with the paper's queue: sure images count, unsure ones teach what they are not."""
 ANY = ""
 ON_PRETRAINED: dict[str, dict[str, Any]] = {
     "aggmatch": {
@@ -174,16 +186,17 @@ ON_PRETRAINED: dict[str, dict[str, Any]] = {
     },
     "fixmatch": ALIGNED | {"method.threshold": 0.8},
     "fixmatch_da": {"method.threshold": 0.8},
+    "shrinkmatch": {"method.threshold": 0.8},
 }
 """Methods on a pretrained backbone, measured on frozen ones: predictions are right early, classes may be lost."""
-RELATIVES = ("fixmatch_da", "flexmatch", "freematch", "softmatch")
+RELATIVES = ("fixmatch_da", "shrinkmatch", "flexmatch", "freematch", "softmatch")
 """Methods that have the same start as AggMatch and FixMatch, and are otherwise as in their papers."""
 
 NAMED: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {},
     "cold-start": {"aggmatch": COLD_START | SMALL_QUEUE, "fixmatch": COLD_START | ALIGNED}
     | dict.fromkeys(RELATIVES, COLD_START),
-    "neighbours": {"aggmatch": NEIGHBOURS | SMALL_QUEUE, "fixmatch": NEIGHBOURS | ALIGNED}
+    "neighbours": {"aggmatch": NEIGHBOURS | SURE_ONLY, "fixmatch": NEIGHBOURS | ALIGNED}
     | dict.fromkeys(RELATIVES, NEIGHBOURS),
     "frozen": {ANY: FROZEN} | ON_PRETRAINED,
     "finetune": {ANY: FINETUNED} | ON_PRETRAINED,
@@ -217,7 +230,13 @@ NAMED_ON: dict[tuple[str, str, str], dict[str, Any]] = {
     ("cold-start", "digits", "aggmatch"): SHORT
     | {"method.alignment_steps": 0, "method.sharpening": 0.1, "optim.weight_decay": 0.08},
     ("neighbours", "digits", "aggmatch"): NEIGHBOURS_ON_DIGITS
-    | {"method.alignment_steps": 0, "method.sharpening": 0.1},
+    | SMALL_QUEUE
+    | {
+        "method.alignment_steps": 0,
+        "method.sharpening": 0.1,
+        "method.sure_only": False,
+        "method.shrinking_weight": 0.0,
+    },
     **dict.fromkeys(product(["cold-start"], ["digits"], ["fixmatch", *RELATIVES]), SHORT_FIXMATCH),
     **dict.fromkeys(product(["neighbours"], ["digits"], ["fixmatch", *RELATIVES]), NEIGHBOURS_ON_DIGITS),
 }

@@ -32,8 +32,8 @@ def test_named_recipes_are_listed_side_by_side():
     assert named.columns == ["setting", *RECIPES, "for"]
     rows = {(key, who): values for key, *values, who in named.rows}
     assert len(rows) == len(named.rows) < 65
-    assert rows["method.slots", "aggmatch"] == ["2048", "64", "64"]
-    starting = "aggmatch, fixmatch, fixmatch_da, flexmatch, freematch, softmatch"
+    assert rows["method.slots", "aggmatch"] == ["2048", "64", "2048"]
+    starting = "aggmatch, fixmatch, fixmatch_da, shrinkmatch, flexmatch, freematch, softmatch"
     assert rows["optim.lr", starting] == ["0.03", "0.06", "0.06"]
     assert rows["method.sharpening", "aggmatch on digits"] == ["1.0", "0.1", "0.1"]
     assert rows["optim.lr", f"{starting} on digits"] == ["0.03"] * 3, "not the value of other data sets"

@@ -35,6 +35,7 @@ ABLATIONS = {
     "no confidence": {"method__confidence": "off"},
     "thresholding": {"method__confidence": "thresholding"},
     "subsets of different images": {"method__disjoint": "images"},
+    "sure images, and unsure ones by their kept classes": {"method__sure_only": True, "method__shrinking_weight": 1.0},
 }
 VARIANTS = [
     *(pytest.param(name, {}, id=name) for name in NAMES),
@@ -217,7 +218,7 @@ def test_parts_of_a_result_carry_no_gradient():
 
 def test_every_module_of_the_package_is_a_method_or_shared():
     files = {path.stem for path in Path(methods.__file__).parent.iterdir() if not path.stem.startswith("_")}
-    assert set(NAMES) == files - {"base", "alignment", "start"}
+    assert set(NAMES) == files - {"base", "alignment", "shrinking", "start"}
     for name in NAMES:
         assert load_method(name).__module__.startswith(f"aggmatch.methods.{name}")
 

@@ -13,7 +13,8 @@ START = {"method__labeled_views": "both", "method__rotation_weight": 0.5, "metho
 
 
 def test_fixmatch_and_its_relatives_have_the_same_start_as_aggmatch():
-    assert set(STARTING) == {"aggmatch", "fixmatch", "fixmatch_da", "flexmatch", "freematch", "softmatch"}
+    relatives = {"fixmatch_da", "shrinkmatch", "flexmatch", "freematch", "softmatch"}
+    assert set(STARTING) == {"aggmatch", "fixmatch", *relatives}
     assert set(STARTING) == set(NAMED["cold-start"]) == set(NAMED["neighbours"])
 
 
@@ -47,7 +48,7 @@ def test_the_loss_adds_both_views_of_labelled_images_and_the_rotation_task(metho
 
 @pytest.mark.parametrize("method", STARTING)
 def test_pseudo_labels_count_after_the_warmup(method, toy_state):
-    thresholds = {"method__threshold": 0.0} if method.startswith("fixmatch") else {}
+    thresholds = {"method__threshold": 0.0} if method.startswith(("fixmatch", "shrinkmatch")) else {}
     state = toy_state(method, method__warmup=2, **thresholds)
     differences, weights = [], []
     for step in range(4):
@@ -62,7 +63,7 @@ def test_pseudo_labels_count_after_the_warmup(method, toy_state):
 @pytest.mark.parametrize("method", STARTING)
 def test_the_rotation_task_ends_after_its_steps(method, toy_state):
     state = toy_state(method, **START, method__rotation_steps=2)
-    head = state.online.head.weight
+    head = next(state.online.head.parameters())
     turned, learned = [], []
     for _ in range(4):
         before = head.detach().clone()
@@ -109,9 +110,10 @@ def test_a_restored_state_continues_the_warmup(method, toy_resume):
 @pytest.mark.parametrize("method", STARTING)
 def test_without_start_settings_the_state_has_no_further_buffers(method, toy_state):
     state = toy_state(method)
-    unused = "start" if method == "fixmatch_da" else ("start", "align")
+    aligned = method in ("fixmatch_da", "shrinkmatch")
+    unused = "start" if aligned else ("start", "align")
     assert not [key for key in state.method.state_dict() if key.startswith(unused)]
-    assert not state.online.head.state_dict()
+    assert not [key for key in state.online.head.state_dict() if not key.startswith("second")]
 
 
 # Phases before the method ---------------------------------------------------------------------------------------------

@@ -12,13 +12,19 @@ from aggmatch.methods import load_method
 NOTHING = {
     "fixmatch": {"threshold": 1.0},
     "fixmatch_da": {"threshold": 1.0},
+    "shrinkmatch": {"threshold": 1.0},
     "flexmatch": {"lowest_threshold": 1.0},
     "freematch": {"lowest_threshold": 1.0},
     "comatch": {"threshold": 1.0},
     "simmatch": {"threshold": 1.0},
 }
 """Settings with which no pseudo label is accepted, for the methods that have a threshold."""
-OTHER_LOSSES = {"freematch": "fairness_weight", "comatch": "contrast_weight", "simmatch": "instance_weight"}
+OTHER_LOSSES = {
+    "freematch": "fairness_weight",
+    "shrinkmatch": "shrinking_weight",
+    "comatch": "contrast_weight",
+    "simmatch": "instance_weight",
+}
 """Weights of further losses of unlabelled images."""
 RIVALS = [*NOTHING, "softmatch"]
 

@@ -33,7 +33,7 @@ __all__ = [
     "load_method",
 ]
 
-SHARED = ("base", "alignment", "start")
+SHARED = ("base", "alignment", "shrinking", "start")
 """Modules that several methods use."""
 
 

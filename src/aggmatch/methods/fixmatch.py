@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch.nn.functional as F
+from torch import nn
 
 from aggmatch.config import Count, Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, soft_cross_entropy
 from aggmatch.methods.alignment import Target, build_alignment
 from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
+from aggmatch.methods.shrinking import Shrinking
 from aggmatch.methods.start import StartingMethod, StartSettings
 from aggmatch.models import Network
 
@@ -28,6 +30,9 @@ class Config(StartSettings):
     """Batches over which the alignment takes its mean."""
     targets: Literal["hard", "soft"] = "hard"
     """Whether the target is the most probable class or, as usual with alignment, the whole distribution."""
+    shrinking_weight: NonNegative = 0.0
+    """λ_c: weight of the loss of unsure images, in which the most probable class is told from those that are not
+    confused with it (ShrinkMatch); 0 for none."""
 
 
 class FixMatch(StartingMethod[Config]):
@@ -39,11 +44,17 @@ class FixMatch(StartingMethod[Config]):
     def __init__(self, config: Config, problem: Problem) -> None:
         super().__init__(config, problem)
         self.align = build_alignment(problem, config.alignment, config.window)
+        self.shrinking = Shrinking(problem, config.threshold) if config.shrinking_weight else None
 
     @classmethod
     def needs_even_classes(cls, config: Config) -> bool:
         """Alignment to equal classes is wrong if they are not."""
         return config.alignment == "uniform"
+
+    def build_head(self) -> nn.Module:
+        """Return the head of the first steps, with a classifier of unsure images beside it if there is one."""
+        head = super().build_head()
+        return self.shrinking.build_head(head) if self.shrinking else head
 
     def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ τ] · CE(argmax p(α(u)), p(A(u)))."""
@@ -62,6 +73,9 @@ class FixMatch(StartingMethod[Config]):
         loss_unlabeled = (pseudo.weight * cost_B).mean()
         loss = loss + self.config.unlabeled_weight * loss_unlabeled
         parts |= {"loss_unlabeled": loss_unlabeled, "confidence": confidence_B.mean()}
+        if self.shrinking:
+            parts["loss_shrinking"] = self.start.begun * self.shrinking.loss(probs_BY, strong.feature, online)
+            loss = loss + self.config.shrinking_weight * parts["loss_shrinking"]
         return StepResult(loss, parts, pseudo)
 
 

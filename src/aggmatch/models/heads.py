@@ -62,20 +62,38 @@ class Embedding(nn.Module):
 
 
 class Projection(nn.Module):
-    """Maps features to embeddings: three linear layers with BatchNorm and ReLU between them."""
+    """Maps features to embeddings: three linear layers with BatchNorm and a leaky ReLU between them.
 
-    def __init__(self, features: int, width: int) -> None:
+    hidden: outputs of the first two layers, as many as there are features by default. slope: of the leaky ReLU below 0;
+    with a slope of 0 it is a ReLU.
+    """
+
+    def __init__(self, features: int, width: int, hidden: int | None = None, slope: float = 0.0) -> None:
         super().__init__()
+        hidden = hidden or features
         self.layers = nn.Sequential(
-            nn.Linear(features, features, bias=False),  # BatchNorm would remove a bias
-            nn.BatchNorm1d(features),
-            nn.ReLU(),
-            nn.Linear(features, features, bias=False),
-            nn.BatchNorm1d(features),
-            nn.ReLU(),
-            nn.Linear(features, width),
+            nn.Linear(features, hidden, bias=False),  # BatchNorm would remove a bias
+            nn.BatchNorm1d(hidden),
+            nn.LeakyReLU(slope),
+            nn.Linear(hidden, hidden, bias=False),
+            nn.BatchNorm1d(hidden),
+            nn.LeakyReLU(slope),
+            nn.Linear(hidden, width),
         )
 
     def forward(self, feature_BD: Tensor) -> Tensor:
         """Return embeddings (B, width) of features (B, D)."""
         return self.layers(feature_BD)
+
+
+class HeadBeside(nn.Module):
+    """Two heads of one network. A call uses the first one; the other one is `second`."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, feature_BD: Tensor) -> Tensor:
+        """Return the output of the first head."""
+        output: Tensor = self.first(feature_BD)
+        return output

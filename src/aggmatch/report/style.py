@@ -26,6 +26,7 @@ METHOD_COLORS = {
     "aggmatch": (BLUE, "#6b93d7", "#2168b5"),
     "fixmatch": (ORANGE, "#a35010", "#c26015"),
     "fixmatch_da": ("#b34fc4", "#c173cf", "#a03bb2"),
+    "shrinkmatch": ("#7a8f1f", "#839821", "#68791a"),
     "flexmatch": ("#cc4f83", "#d56e99", "#bc376f"),
     "freematch": ("#8a68d3", "#9c80da", "#7952cd"),
     "softmatch": ("#148c68", "#17a279", "#11795a"),

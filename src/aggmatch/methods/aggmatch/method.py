@@ -13,6 +13,7 @@ from aggmatch.methods.aggmatch.aggregation import ClassTerm, Memory, Terms, aggr
 from aggmatch.methods.aggmatch.queue import ClassBalancedQueue, QueueExplainer
 from aggmatch.methods.alignment import FadingAlignment
 from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
+from aggmatch.methods.shrinking import Shrinking
 from aggmatch.methods.start import StartingMethod, StartSettings
 from aggmatch.models import Network, Output
 
@@ -30,7 +31,8 @@ class Config(StartSettings):
     that subsets vote with different images)."""
     threshold: Fraction = 0.95
     """τ: an unlabelled image enters the queue if the momentum network's probability is at least this. With
-    `confidence=off`, a pseudo label also needs at least this refined probability to be used."""
+    `confidence=off`, a pseudo label also needs at least this refined probability to be used. An image is sure if the
+    network's own probability is at least this (`sure_only`, `shrinking_weight`)."""
     similarity_temperature: Positive = 0.05
     """τ_sim: temperature of the attention."""
     feature_term: bool = True
@@ -50,6 +52,12 @@ class Config(StartSettings):
     `vote_entropy`, or not at all (FixMatch's mask, `threshold`)."""
     vote_entropy: NonNegative = 1.0
     """τ_u: with `confidence=thresholding`, the largest entropy of the votes with which a pseudo label is used."""
+    sure_only: bool = False
+    """Whether only pseudo labels of sure images count: those whose own prediction, aligned if there is an alignment,
+    has at least probability `threshold`, as in FixMatch. A refined prediction is hardly ever unsure."""
+    shrinking_weight: NonNegative = 0.0
+    """λ_c: weight of the loss of unsure images, in which the most probable class is told from those that are not
+    confused with it (ShrinkMatch); 0 for none."""
     labeled_slots: Literal["prediction", "one_hot"] = "prediction"
     """Distribution of a labelled image in the queue: the momentum network's prediction, or its given label."""
     momentum_encoder: bool = True
@@ -85,12 +93,18 @@ class AggMatch(StartingMethod[Config]):
             classes=problem.classes,
             dtype=torch.bfloat16 if problem.mixed else torch.float32,
         )
+        self.shrinking = Shrinking(problem, config.threshold) if config.shrinking_weight else None
         self.align = nn.ModuleDict({name: self.build_alignment() for name in ("own", "queue", "refined")})
 
     @classmethod
     def needs_even_classes(cls, config: Config) -> bool:
         """Alignment to equal classes is wrong if they are not, unless it fades out."""
         return config.alignment and config.alignment_target == "uniform" and not config.alignment_steps
+
+    def build_head(self) -> nn.Module:
+        """Return the head of the first steps, with a classifier of unsure images beside it if there is one."""
+        head = super().build_head()
+        return self.shrinking.build_head(head) if self.shrinking else head
 
     def build_alignment(self) -> nn.Module:
         """Return an alignment with a running mean of its own, or a module that changes nothing."""
@@ -117,13 +131,19 @@ class AggMatch(StartingMethod[Config]):
             probs_BY = self.align["own"](weak.logits.softmax(-1))
             aggregated = self.attend(weak.feature, probs_BY, memory)
             target_BY = self.align["refined"](aggregated.probs) if self.config.refine else probs_BY
-            weight_B = self.start.counted(self.loss_weights(aggregated, target_BY))
+            weight_B = self.loss_weights(aggregated, target_BY)
+            if self.config.sure_only:
+                weight_B = weight_B * (probs_BY.amax(-1) >= self.config.threshold)
+            weight_B = self.start.counted(weight_B)
 
         loss, parts = self.start.loss(others, batch, online)
         cost_B = soft_cross_entropy(sharpen(target_BY, self.config.sharpening), strong.logits)
         loss_unlabeled = (weight_B * cost_B).mean()
         loss = loss + self.config.unlabeled_weight * loss_unlabeled
         parts |= {"loss_unlabeled": loss_unlabeled, "confidence": aggregated.confidence.mean()}
+        if self.shrinking:
+            parts["loss_shrinking"] = self.start.begun * self.shrinking.loss(probs_BY, strong.feature, online)
+            loss = loss + self.config.shrinking_weight * parts["loss_shrinking"]
         return StepResult(loss, parts, PseudoLabels(target_BY.argmax(-1), weight_B))
 
     def update_queue(self, batch: Batch, weak: Output, labeled: Output) -> Memory:

@@ -147,7 +147,12 @@ class Start(nn.Module):
         if not self.config.warmup:
             return weight_B
         self.steps.add_(1)
-        return (self.steps > self.config.warmup) * weight_B
+        return self.begun * weight_B
+
+    @property
+    def begun(self) -> Tensor | float:
+        """1 if the predictions of a step are learned, 0 during the warm-up. `counted` comes first."""
+        return (self.steps > self.config.warmup).float() if self.config.warmup else 1.0
 
 
 S = TypeVar("S", bound=StartSettings)
