@@ -7,7 +7,7 @@ from tests.conftest import toy_settings
 
 from aggmatch.methods.base import TrainingSet
 from aggmatch.methods.start import propagation
-from aggmatch.methods.start.propagation import clearest, mixed_features, neighbour_graph, propagate
+from aggmatch.methods.start.propagation import clearest, flattened, mixed_features, neighbour_graph, propagate
 from aggmatch.training.trainer import Trainer
 
 PHASE = {"method__propagation_steps": 12, "method__propagations": 4, "method__neighbours": 5}
@@ -30,13 +30,14 @@ def even(classes):
 
 def dense_propagation(feature, given, labels, shares, neighbours):
     """The formula of `propagate`, with loops and full matrices."""
-    unit = F.normalize(feature - feature.mean(0), dim=-1)
+    left, deviation, _ = torch.linalg.svd(feature - feature.mean(0), full_matrices=False)
+    unit = F.normalize(left * deviation.sqrt(), dim=-1)
     count, cosine = len(unit), unit @ unit.T
     adjacent = torch.zeros(count, count)
     for row in range(count):
         nearest = sorted((other for other in range(count) if other != row), key=lambda k: -cosine[row, k])
         for other in nearest[:neighbours]:
-            adjacent[row, other] = torch.exp(cosine[row, other] / 0.2)
+            adjacent[row, other] = torch.exp(cosine[row, other] / 0.07)
     both = adjacent + adjacent.T
     scale = both.sum(1).rsqrt()
     start = torch.zeros(count, len(shares))
@@ -57,6 +58,17 @@ def test_it_equals_the_formula():
     shares = torch.tensor([0.3, 0.3, 0.4])
     expected = dense_propagation(feature, given, labels, shares, 4)
     torch.testing.assert_close(propagate(feature, given, labels, shares, 4), expected, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("width", [6, 9])
+def test_flattened_features_vary_by_the_root_of_what_they_varied(width):
+    """Along their principal directions, also if some directions do not vary at all."""
+    turned = torch.linalg.qr(torch.randn(width, width, generator=seeded())).Q[:6]
+    feature = torch.randn(500, 6, generator=seeded(1)) * torch.tensor([9.0, 4, 2, 1, 0.5, 0.1]) @ turned + 3
+    before = torch.linalg.svdvals(feature - feature.mean(0)) / 500**0.5
+    after = torch.linalg.svdvals(flattened(feature)) / 500**0.5
+    torch.testing.assert_close(after[:6], before[:6].sqrt(), rtol=1e-3, atol=1e-3)
+    assert (after[6:] < 0.01).all()
 
 
 def test_one_label_reaches_its_whole_group():

@@ -45,7 +45,7 @@ class StartSettings(Settings):
     so that a remainder brings one more."""
     propagated: tuple[Fraction, ...] = (0.3, 0.75)
     """Share of the images whose propagated label counts, at first and at last; those with the clearest labels."""
-    neighbours: Count = 10
+    neighbours: Count = 20
     """Neighbours of an image in the graph that labels spread over."""
 
     def __post_init__(self) -> None:

@@ -19,8 +19,10 @@ from aggmatch.models import Network, frozen_statistics, images_at_once
 SPREAD = 0.99
 """α: share of its neighbours in the distribution of an image; the rest is its given label."""
 ITERATIONS = 50
-TEMPERATURE = 0.2
+TEMPERATURE = 0.07
 """Of the cosine of two neighbours."""
+FLATTEST = 1e-6
+"""Least variance of a principal direction of the features, as a share of the largest one."""
 BALANCING = 20
 """Iterations of the balancing of classes."""
 PAIRS = 2**26
@@ -109,11 +111,11 @@ def propagate(feature_ND: Tensor, given_N: Tensor, labels_N: Tensor, shares_Y: T
 
     Z ← α · D^-½ W D^-½ Z + (1 − α) · Y,   W = A + Aᵀ,   A_ij = exp(cos(f_i, f_j) / t) for the K neighbours j of i
 
-    feature_ND: centred here. given_N, labels_N: rows with a given label, and these labels; at the end they have it
-    with certainty. shares_Y: class shares of the result before rows are normalised for the last time. A row is 0 if no
-    label reaches it.
+    f: rows of `feature_ND`, flattened. given_N, labels_N: rows with a given label, and these labels; at the end they
+    have it with certainty. shares_Y: class shares of the result before rows are normalised for the last time. A row is
+    0 if no label reaches it.
     """
-    unit_ND = F.normalize(feature_ND.float() - feature_ND.float().mean(0), dim=-1)
+    unit_ND = F.normalize(flattened(feature_ND.float()), dim=-1)
     graph_NN = neighbour_graph(unit_ND, min(neighbours, len(unit_ND) - 1))
     given_NY = unit_ND.new_zeros(len(unit_ND), len(shares_Y))
     given_NY[given_N] = one_hot(labels_N, len(shares_Y)).float()
@@ -126,6 +128,21 @@ def propagate(feature_ND: Tensor, given_N: Tensor, labels_N: Tensor, shares_Y: T
         probs_NY = probs_NY / probs_NY.sum(1, keepdim=True).clamp(min=tiny)
     probs_NY[given_N] = given_NY[given_N]
     return probs_NY
+
+
+def flattened(feature_ND: Tensor) -> Tensor:
+    """Return centred features with every principal direction divided by the root of its deviation, (N, D).
+
+    x ← (x − mean) · V · λ^-¼   with the eigenvectors V and eigenvalues λ of the covariance
+
+    It is half of a whitening: few directions would decide alone which images are neighbours, but those of small
+    variance are mostly noise.
+    """
+    centred_ND = feature_ND - feature_ND.mean(0)
+    variance_D, direction_DD = torch.linalg.eigh((centred_ND.T @ centred_ND).double() / len(centred_ND))
+    least = (FLATTEST * variance_D.max()).clamp(min=torch.finfo(torch.float32).tiny)  # images may all be alike
+    scale_D = variance_D.clamp(min=least) ** -0.25
+    return centred_ND @ (direction_DD * scale_D).to(centred_ND.dtype)
 
 
 def neighbour_graph(unit_ND: Tensor, neighbours: int) -> Tensor:
