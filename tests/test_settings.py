@@ -55,6 +55,7 @@ def test_the_recipe_paper_has_the_values_of_the_paper():
         "propagation_steps": 0,
         "propagations": 16,
         "propagated": [0.3, 0.75],
+        "propagated_by_class": 0.0,
         "neighbours": 10,
     }
     assert settings["recipe"] == "paper"
@@ -222,7 +223,7 @@ def test_settings_win_over_a_named_recipe():
 def test_on_digits_a_named_recipe_fits_the_number_of_steps(method):
     settings = resolve({"data.name": "digits", "method.name": method, "recipe": "cold-start"})
     assert settings.method.to_dict()["warmup"] < settings.train.steps / 5
-    assert settings.optim == resolve({"data.name": "digits", "method.name": method}).optim
+    assert settings.optim == resolve({"data.name": "digits", "method.name": method, "recipe": "paper"}).optim
 
 
 def test_the_cold_start_rotates_every_unlabelled_image_of_a_step():

@@ -138,6 +138,7 @@ NEIGHBOURS: dict[str, Any] = {
     "method.labeled_views": "both",
     "method.contrast_steps": 20_000,
     "method.propagation_steps": 16_000,
+    "method.neighbours": 20,
     "views.crops.large_area": [0.2, 1.0],
     "views.crops.hue": 0.1,
     "views.crops.grey": 0.2,
@@ -148,7 +149,7 @@ NEIGHBOURS: dict[str, Any] = {
     "optim.weight_decay": 1e-3,
     "train.batchnorm_memory": 0.01,
 }
-"""A longer start for hard folds: contrast, then propagated labels; see results/cold-start/README.md, sixth part."""
+"""A longer start: contrast, then propagated labels; see results/cold-start/README.md, sixth and seventh part."""
 
 ALIGNED: dict[str, Any] = {"method.alignment": "uniform", "method.targets": "soft"}
 """What makes FixMatch the method `fixmatch_da`."""
@@ -202,10 +203,10 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
     "finetune": {ANY: FINETUNED} | ON_PRETRAINED,
 }
 """Named recipes: name → method → settings; `ANY` holds settings of all methods."""
-PREFERRED = {"aggmatch": "cold-start"}
-"""The default recipe of a method on a data set with a name, where it is not `paper`. Images of your own, trained from
-scratch, have `paper`: they may have no up direction, which the rotation task of `cold-start` needs. Runs with a
-pretrained backbone have the recipe that is named like its use, `frozen` or `finetune`."""
+PREFERRED = {(ANY, "aggmatch"): "cold-start", ("digits", "aggmatch"): "neighbours"}
+"""The default recipe of a method on a data set, or on `ANY` data set with a name, where it is not `paper`. Images of
+your own, trained from scratch, have `paper`: they may have no up direction, which the rotation task of `cold-start`
+needs. Runs with a pretrained backbone have the recipe that is named like its use, `frozen` or `finetune`."""
 SHARES = {
     "method.warmup": 4,
     "method.alignment_steps": 3,
@@ -225,7 +226,11 @@ SHORT: dict[str, Any] = {
     "train.batchnorm_memory": None,
 }
 SHORT_FIXMATCH: dict[str, Any] = SHORT | {"optim.weight_decay": 0.04}
-NEIGHBOURS_ON_DIGITS: dict[str, Any] = {"optim.lr": 0.03, "optim.weight_decay": 0.02}
+NEIGHBOURS_ON_DIGITS: dict[str, Any] = {
+    "method.propagated_by_class": 0.5,
+    "optim.lr": 0.03,
+    "optim.weight_decay": 0.02,
+}
 NAMED_ON: dict[tuple[str, str, str], dict[str, Any]] = {
     ("cold-start", "digits", "aggmatch"): SHORT
     | {"method.alignment_steps": 0, "method.sharpening": 0.1, "optim.weight_decay": 0.08},

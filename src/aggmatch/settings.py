@@ -251,7 +251,9 @@ def default_recipe(data: str, method: str, use: str | None) -> str:
     """Return the name of the recipe that a run has by default. use: of its backbone."""
     if use in NAMED:
         return use
-    return RunSettings.recipe if is_own_images(data) else PREFERRED.get(method, RunSettings.recipe)
+    if is_own_images(data):
+        return RunSettings.recipe
+    return PREFERRED.get((data, method)) or PREFERRED.get((ANY, method), RunSettings.recipe)
 
 
 def check_recipe(named: Any, method: str, sources: Mapping[str, str]) -> None:

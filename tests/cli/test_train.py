@@ -30,8 +30,8 @@ def trained(run, tmp_path):
 def test_a_run_prints_its_accuracy_and_its_folder(trained):
     path, out = trained
     summary = json.loads((path / "summary.json").read_text())
-    assert "aggmatch on digits, 10 labels, fold 0, 6 steps, cold-start recipe" in out
-    assert summary["recipe"] == "cold-start"
+    assert "aggmatch on digits, 10 labels, fold 0, 6 steps, neighbours recipe" in out
+    assert summary["recipe"] == "neighbours"
     assert f"{summary['accuracy']:.2f} % test accuracy (average network, last step; median of the last 6 " in out
     assert "Run folder: run" in out
     assert "step 6/6" in out
@@ -122,7 +122,7 @@ def test_evaluate_gives_the_accuracy_of_the_summary(run, trained):
     balanced = sum(summary["class_accuracy"].values()) / 10
     assert f"{summary['accuracy']:.2f} % of 360 test images; mean over classes {balanced:.2f} %." in out
     assert f"{summary['class_accuracy']['7']:.2f}" in out
-    assert "aggmatch, cold-start recipe: " in out
+    assert "aggmatch, neighbours recipe: " in out
 
 
 EVIL = "from pathlib import Path\nPath('marker').write_text('imported')\n"
@@ -225,7 +225,17 @@ def test_the_error_names_a_folder_that_cannot_be_written(run, tmp_path):
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(run, tmp_path):
-    words = ["train", "--out", "run", *QUICK, *SMALL_QUEUE, "--set", "runtime.checkpoint_every=2"]
+    words = [
+        "train",
+        "--recipe",
+        "cold-start",
+        "--out",
+        "run",
+        *QUICK,
+        *SMALL_QUEUE,
+        "--set",
+        "runtime.checkpoint_every=2",
+    ]
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = 60_000  # enough for the small files, not for a checkpoint
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))

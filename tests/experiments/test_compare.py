@@ -60,7 +60,7 @@ def test_recipes_that_differ_have_a_column_for_readers_and_recipes_always_have_o
     table = compare.compare(mixed)
     assert [row[:3] for row in table.rows] == [
         ["LabelSpreading (frozen features)", None, 95.0],
-        ["aggmatch", "cold-start", 90.0],
+        ["aggmatch", "neighbours", 90.0],
         ["uda", "paper", 50.0],
     ]
     assert table.columns[:3] == ["method", "recipe", "accuracy %"]

@@ -41,7 +41,7 @@ def test_the_demo_trains_three_methods_and_compares_them_with_label_spreading(tr
     out, outcome = trained
     rows = outcome.table().rows
     assert [row[0] for row in rows] == ["supervised", "LabelSpreading (scikit-learn)", "fixmatch", "aggmatch"]
-    assert [row[1] for row in rows] == ["paper", None, "paper", "cold-start"]
+    assert [row[1] for row in rows] == ["paper", None, "paper", "neighbours"]
     assert all(0 <= row[2] <= 100 for row in rows)
     assert rows[0][3] is None
     assert [run.method for run in outcome.runs] == list(demo.METHODS)

@@ -124,6 +124,22 @@ def test_the_clearest_rows_have_the_largest_margins():
     assert clearest(probs, 0.01).sum() == 1
 
 
+def test_a_part_of_the_clearest_is_chosen_class_by_class():
+    """Ten clear rows of class 0, five less clear ones of class 1 and five unclear ones of class 2."""
+    first = torch.cat([torch.linspace(1, 0.9, 10), torch.linspace(0.8, 0.7, 5), torch.linspace(0.6, 0.5, 5)])
+    group = torch.tensor([0] * 10 + [1] * 5 + [2] * 5)
+    probs = torch.zeros(20, 3)
+    probs[range(20), group] = first
+    probs[range(20), (group + 1) % 3] = 1 - first - 0.001
+    counts = {part: clearest(probs, 0.4, part).view(4, 5).sum(1).tolist() for part in (0.0, 0.5, 1.0)}
+    assert counts[0.0] == [5, 3, 0, 0], "the clearest of all are of one class"
+    assert counts[1.0] == [4, 0, 2, 2], "two fifths of each class"
+    assert counts[0.5] == [4, 0, 1, 1], "four of all, which include the two of class 0, and a fifth of each class"
+    for start, end in ((0, 10), (10, 15), (15, 20)):
+        chosen = clearest(probs, 0.4, 1.0)[start:end].tolist()
+        assert chosen == sorted(chosen, reverse=True), "the clearest of each class"
+
+
 def test_features_come_from_statistics_of_batches_and_leave_the_running_ones(toy_state):
     state = toy_state("aggmatch", model__name="wrn-10-1", **PHASE)
     network, pixels = state.average, state.inputs.plain

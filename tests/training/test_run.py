@@ -24,6 +24,7 @@ from aggmatch.training import run as loop
 
 QUICK = {
     "data.name": "digits",
+    "recipe": "cold-start",
     "model.name": "small-4",
     "method.slots": 16,
     "method.subsets": 4,

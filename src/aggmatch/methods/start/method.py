@@ -45,7 +45,10 @@ class StartSettings(Settings):
     so that a remainder brings one more."""
     propagated: tuple[Fraction, ...] = (0.3, 0.75)
     """Share of the images whose propagated label counts, at first and at last; those with the clearest labels."""
-    neighbours: Count = 20
+    propagated_by_class: Fraction = 0.0
+    """Part of these images that is chosen class by class; the rest are the clearest of all. With 0, a class that is
+    nowhere clear is left out, and may be lost; with 1, the labels of such a class count although many are wrong."""
+    neighbours: Count = 10
     """Neighbours of an image in the graph that labels spread over."""
 
     def __post_init__(self) -> None:
@@ -88,6 +91,7 @@ class Start(nn.Module):
                 steps=config.propagation_steps,
                 times=config.propagations,
                 shares=config.propagated,
+                by_class=config.propagated_by_class,
                 neighbours=config.neighbours,
             )
 

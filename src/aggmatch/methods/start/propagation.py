@@ -33,17 +33,26 @@ class Propagation(nn.Module):
     """Learns from labels that are propagated again and again, first from few of them, then from more.
 
     steps: of the phase. times: number of propagations in it. shares: of the images whose propagated label counts, at
-    first and at last. neighbours: K.
+    first and at last. by_class: part of them that is chosen class by class. neighbours: K.
     """
 
     views = Views(labeled=("weak", "strong"), unlabeled=("strong",))
     label: Tensor  # (N,) propagated labels of all training images
     weight: Tensor  # (N,) 1 where they count, else 0
 
-    def __init__(self, problem: Problem, *, steps: int, times: int, shares: tuple[float, ...], neighbours: int) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        steps: int,
+        times: int,
+        shares: tuple[float, ...],
+        by_class: float,
+        neighbours: int,
+    ) -> None:
         super().__init__()
         self.class_shares = problem.class_shares or (1 / problem.classes,) * problem.classes
-        self.shares, self.neighbours = shares, neighbours
+        self.shares, self.by_class, self.neighbours = shares, by_class, neighbours
         self.every = max(1, steps // times)
         self.last = max(1, (steps - 1) // self.every)
         self.register_buffer("label", torch.zeros(problem.images, dtype=torch.long))
@@ -66,7 +75,7 @@ class Propagation(nn.Module):
         first, last = self.shares
         share = first + (last - first) * min(1.0, step // self.every / self.last)
         self.label[member_N] = probs_NY.argmax(-1)
-        self.weight[member_N] = clearest(probs_NY, share).float()
+        self.weight[member_N] = clearest(probs_NY, share, self.by_class).float()
 
     def step(self, batch: Batch, online: Network) -> StepResult:
         """L = mean CE(y, p(x)) over weak and strong views of labelled images + mean w · CE(ŷ, p(A(u)))."""
@@ -168,10 +177,17 @@ def neighbour_graph(unit_ND: Tensor, neighbours: int) -> Tensor:
     )
 
 
-def clearest(probs_NY: Tensor, share: float) -> Tensor:
-    """Return which rows have the largest margins between their two largest values, a share of all; (N,) bool."""
-    best_N2 = probs_NY.topk(2, dim=-1).values
-    margin_N = best_N2[:, 0] - best_N2[:, 1]
-    chosen_N = torch.zeros_like(margin_N, dtype=torch.bool)
-    chosen_N[margin_N.topk(max(1, round(share * len(margin_N)))).indices] = True
-    return chosen_N & (margin_N > 0)
+def clearest(probs_NY: Tensor, share: float, by_class: float = 0.0) -> Tensor:
+    """Return which rows have the largest margins between their two largest values, (N,) bool.
+
+    share: of all rows. by_class: part of them that is chosen class by class, from the rows whose largest value is that
+    of the class; the rest are the clearest of all rows. A row may be chosen in both ways, so fewer may be chosen then.
+    """
+    best_N2, class_N2 = probs_NY.topk(2, dim=-1)
+    margin_N, class_N = best_N2[:, 0] - best_N2[:, 1], class_N2[:, 0]
+    order_N = margin_N.argsort(descending=True, stable=True)
+    member_NY = one_hot(class_N[order_N], probs_NY.shape[-1])
+    rank_N = member_NY.cumsum(0).gather(1, class_N[order_N, None]).squeeze(1) - 1  # within its class, from 0
+    first_N = rank_N < by_class * share * member_NY.sum(0)[class_N[order_N]]
+    first_N[: max(1, round((1 - by_class) * share * len(margin_N)))] = True
+    return torch.zeros_like(first_N).index_copy_(0, order_N, first_N) & (margin_N > 0)
