@@ -18,7 +18,7 @@ PRINTED = {
     "own_method": r"test accuracy \d+\.\d %, pseudo labels right \d+\.\d %",
     "own_backbone": r"test accuracy \d+\.\d %",
     "scikit_learn": r"cross-validation, on images with a label: \d+ %, \d+ %",
-    "compare_methods": r"aggmatch +cold-start +\d+\.\d  \d+\.\d",
+    "compare_methods": r"aggmatch +neighbours +\d+\.\d  \d+\.\d",
 }
 """Script → what a line of its output looks like."""
 
