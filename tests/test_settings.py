@@ -197,7 +197,8 @@ def test_paths_of_code_files_become_absolute(tmp_path, monkeypatch):
 
 def test_a_named_recipe_changes_the_defaults_of_its_methods_alone():
     paper, cold = (resolve({"data.name": "cifar10", "recipe": name}) for name in ("paper", "cold-start"))
-    assert resolve({"data.name": "cifar10"}) == cold
+    short = resolve({"data.name": "cifar10", "train.steps": 20_000})
+    assert short == resolve({"data.name": "cifar10", "train.steps": 20_000, "recipe": "cold-start"})
     assert (paper.method.to_dict()["warmup"], cold.method.to_dict()["warmup"]) == (0, 1500)
     assert (paper.optim.weight_decay, cold.optim.weight_decay) == (5e-4, 1e-3)
     assert (paper.optim.lr, cold.optim.lr) == (0.03, 0.06)
@@ -262,6 +263,18 @@ def test_a_configuration_from_before_recipes_is_the_papers():
 def test_the_default_recipe_is_the_papers_for_other_methods_and_for_own_images_from_scratch(tmp_path):
     assert resolve({"data.name": "cifar10", "method.name": "fixmatch"}).recipe == "paper"
     assert resolve({"data.name": str(tmp_path), "train.backbone": "scratch"}).recipe == "paper"
+
+
+@pytest.mark.parametrize(("steps", "recipe"), [(1, "cold-start"), (49_999, "cold-start"), (50_000, "neighbours")])
+def test_a_long_run_on_cifar10_has_a_long_start_by_default(steps, recipe):
+    assert resolved(data__name="cifar10", train__steps=steps).recipe == recipe
+    assert resolved(data__name="svhn", train__steps=steps).recipe == "cold-start"
+    assert resolved(data__name="digits", train__steps=steps).recipe == "neighbours"
+
+
+def test_a_run_without_chosen_steps_has_the_default_recipe_of_its_length():
+    settings = resolve({"data.name": "cifar10"})
+    assert settings.recipe == resolve({"data.name": "cifar10", "train.steps": settings.train.steps}).recipe
 
 
 @pytest.mark.parametrize(

@@ -203,10 +203,15 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
     "finetune": {ANY: FINETUNED} | ON_PRETRAINED,
 }
 """Named recipes: name → method → settings; `ANY` holds settings of all methods."""
-PREFERRED = {(ANY, "aggmatch"): "cold-start", ("digits", "aggmatch"): "neighbours"}
-"""The default recipe of a method on a data set, or on `ANY` data set with a name, where it is not `paper`. Images of
-your own, trained from scratch, have `paper`: they may have no up direction, which the rotation task of `cold-start`
-needs. Runs with a pretrained backbone have the recipe that is named like its use, `frozen` or `finetune`."""
+PREFERRED: dict[tuple[str, str], dict[int, str]] = {
+    (ANY, "aggmatch"): {0: "cold-start"},
+    ("digits", "aggmatch"): {0: "neighbours"},
+    ("cifar10", "aggmatch"): {0: "cold-start", 50_000: "neighbours"},
+}
+"""The default recipe of a method on a data set, or on `ANY` data set with a name, where it is not `paper`: least number
+of steps → name. A long start pays in a long run, as far as it was measured. Images of your own, trained from scratch,
+have `paper`: they may have no up direction, which the rotation task of `cold-start` needs. Runs with a pretrained
+backbone have the recipe that is named like its use, `frozen` or `finetune`."""
 SHARES = {
     "method.warmup": 4,
     "method.alignment_steps": 3,

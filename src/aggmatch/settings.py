@@ -219,8 +219,9 @@ def resolve(changes: Changes, *, recipes: bool = True) -> RunSettings:
     for key, value in (("data.name", data_name), ("method.name", method_name)):
         require_text(key, value, sources)
     of_data = recipe_of_data(data_name, chosen) if recipes else {}
-    use = chosen.get("train", {}).get("backbone", of_data.get("train.backbone"))
-    named = chosen.get("recipe", default_recipe(data_name, method_name, use))
+    train = {name: of_data.get(f"train.{name}") for name in ("backbone", "steps")} | chosen.get("train", {})
+    length = train["steps"] or TrainSettings.steps
+    named = chosen.get("recipe", default_recipe(data_name, method_name, train["backbone"], length))
     check_recipe(named, method_name, sources)
     if not recipes:
         return build(*merge(layers), method_name)
@@ -247,13 +248,15 @@ def resolve_quick(layers: Sequence[Layer]) -> RunSettings:
     return resolve([Layer("many short runs", {"train.backbone": "frozen"}), *layers])
 
 
-def default_recipe(data: str, method: str, use: str | None) -> str:
-    """Return the name of the recipe that a run has by default. use: of its backbone."""
+def default_recipe(data: str, method: str, use: str | None, steps: object) -> str:
+    """Return the name of the recipe that a run has by default. use: of its backbone. steps: wrong ones count as 0."""
     if use in NAMED:
         return use
     if is_own_images(data):
         return RunSettings.recipe
-    return PREFERRED.get((data, method)) or PREFERRED.get((ANY, method), RunSettings.recipe)
+    by_length = PREFERRED.get((data, method)) or PREFERRED.get((ANY, method)) or {0: RunSettings.recipe}
+    length = steps if isinstance(steps, int) else 0
+    return by_length[max((least for least in by_length if least <= length), default=0)]
 
 
 def check_recipe(named: Any, method: str, sources: Mapping[str, str]) -> None:
