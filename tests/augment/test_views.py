@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aggmatch.augment.crops import side_of_small
-from aggmatch.augment.randaugment import INDEX, randaugment_round
+from aggmatch.augment.randaugment import INDEX
 from aggmatch.augment.settings import OPERATIONS, CropSettings, ViewSettings
 from aggmatch.augment.views import GREY, VIEWS, Augmenter, cut_out, shift_and_mirror
 from aggmatch.config import describe
@@ -180,7 +180,7 @@ def test_the_weak_view_is_a_crop_of_the_reflect_padded_image(side, shift, pixels
 
 
 def test_the_largest_shift_is_one_less_than_the_side():
-    down_N, right_N, _ = Augmenter(ViewSettings(shift=1), mirror=True).draw_shift(2000, 8, seeded())
+    down_N, right_N, _ = Augmenter(ViewSettings(shift=1), mirror=True).draw_weak(2000, 8, seeded())
     assert set(down_N.tolist()) == set(right_N.tolist()) == set(range(-7, 8))
 
 
@@ -315,6 +315,25 @@ def test_every_setting_is_documented():
     assert all(setting.text for setting in describe(ViewSettings))
 
 
+# Image by image -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", ["plain", "weak", "strong", "large_crop", "small_crop"])
+@pytest.mark.parametrize("settings", [{}, {"randaugment": "discrete"}, {"cutout": 0.0}], ids=str)
+def test_a_view_of_each_image_is_that_of_the_image_alone_with_its_seed(view, settings):
+    augmenter, images, seeds = Augmenter(ViewSettings(**settings), mirror=True), some_images(32, 3), [5, 3, 5, 8]
+    together = augmenter.each(view, images[:4], seeds)
+    alone = [augmenter(view, images[row : row + 1], seeded(seed)) for row, seed in enumerate(seeds)]
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_views_of_other_code_are_made_one_by_one(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def halves(augmenter, images, generator):\n    return images // len(images) // 2\n")
+    augmenter, images = Augmenter(ViewSettings(strong=f"{file}:halves"), mirror=True), some_images(32, 3)[:3]
+    assert torch.equal(augmenter.each("strong", images, [1, 2, 3]), images // 2)
+
+
 # On the GPU --------------------------------------------------------------------------------------------------------
 
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -326,17 +345,19 @@ class TestOnGpu:
     @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
     def test_the_gpu_agrees_with_the_cpu_for_the_same_parameters(self, interpolation):
         images = some_images(32, 3)[:5].repeat(100, 1, 1, 1)
-        augmenter = Augmenter(ViewSettings(), mirror=True)
-        op_RN, magnitude_RN = augmenter.draw_operations(len(images), seeded())
-        shift, square = (draw(len(images), 32, seeded()) for draw in (augmenter.draw_shift, augmenter.draw_square))
+        augmenter = Augmenter(ViewSettings(interpolation=interpolation), mirror=True)
+        drawn = augmenter.draw_strong(len(images), 32, seeded())
 
         def view(device: str) -> Tensor:
-            out = shift_and_mirror(images.to(device), *(each.to(device) for each in shift))
-            for op_N, magnitude_N in zip(op_RN.to(device), magnitude_RN.to(device), strict=True):
-                out = randaugment_round(out, op_N, magnitude_N, interpolation=interpolation)
-            return cut_out(out, *(each.to(device) for each in square))
+            return augmenter.distort(images.to(device), *(values.to(device) for values in drawn))
 
         assert (view("cpu") != view("cuda").cpu()).float().mean() < 0.001
+
+    def test_views_of_each_image_are_those_of_the_cpu(self):
+        augmenter, images = Augmenter(ViewSettings(), mirror=True), some_images(32, 3)
+        seeds = list(range(len(images)))
+        views = [augmenter.each("strong", images.to(device), seeds).cpu() for device in ("cpu", "cuda")]
+        assert (views[0] != views[1]).float().mean() < 0.001
 
     @pytest.mark.parametrize("randaugment", ["discrete", "continuous"])
     def test_a_captured_graph_makes_new_views_on_every_replay(self, randaugment):

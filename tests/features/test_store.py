@@ -9,14 +9,15 @@ from torch import Tensor, nn
 from aggmatch.augment.settings import ViewSettings
 from aggmatch.augment.views import Augmenter
 from aggmatch.features.store import FeatureStore
-from aggmatch.models import Network
+from aggmatch.models import Network, build_network
 from aggmatch.models.network import Standardize
+from aggmatch.models.pretrained import freeze
 
 IMAGES = torch.randint(0, 256, (50, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
 class Counting(nn.Module):
-    """A backbone that counts the images it has seen; its features are mean and brightest pixel."""
+    """A backbone that counts the distinct images it has seen; its features are mean and brightest pixel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +25,7 @@ class Counting(nn.Module):
         self.seen = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        self.seen += len(x)
+        self.seen += len(x.unique(dim=0))
         return torch.stack([x.mean((1, 2, 3)), x.amax((1, 2, 3))], 1) * self.scale
 
 
@@ -72,24 +73,55 @@ def test_the_same_images_get_the_same_views_without_a_cache(tmp_path: Path):
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("change", ["weights", "views", "images"])
+@pytest.mark.parametrize("change", ["weights", "views"])
 def test_whatever_changes_the_features_has_an_entry_of_its_own(tmp_path: Path, change: str):
-    make_store(tmp_path, Counting()).views(IMAGES, {"strong": 1})
-    backbone, settings, images = Counting(), ViewSettings(), IMAGES
+    make_store(tmp_path, Counting()).views(IMAGES, {"weak": 1})
+    backbone, settings = Counting(), ViewSettings()
     if change == "weights":
         nn.init.constant_(backbone.scale, 2)
-    elif change == "views":
-        settings = ViewSettings(cutout=0.0)
     else:
-        images = IMAGES.clone()
-        images[3, 0, 0, 0] += 1
-    make_store(tmp_path, backbone, settings).views(images, {"strong": 1})
-    assert backbone.seen == len(images)
+        settings = ViewSettings(shift=0.25)
+    make_store(tmp_path, backbone, settings).views(IMAGES, {"weak": 1})
+    assert backbone.seen == len(IMAGES)
 
 
-def test_a_corrupt_entry_is_computed_again(tmp_path: Path):
+def test_only_new_images_are_computed(tmp_path: Path):
+    make_store(tmp_path, Counting()).views(IMAGES[:30], {"weak": 2})
+    backbone = Counting()
+    store = make_store(tmp_path, backbone)
+    grown = store.views(IMAGES, {"weak": 2})["weak"]
+    assert backbone.seen == 2 * 20
+    fewer = store.views(IMAGES[10:40], {"weak": 2})["weak"]
+    assert backbone.seen == 2 * 20
+    assert torch.equal(fewer, grown[10:40])
+    changed = IMAGES.clone()
+    changed[3, 0, 0, 0] += 1
+    store.views(changed, {"weak": 2})
+    assert backbone.seen == 2 * 21
+
+
+def test_features_do_not_depend_on_what_is_cached(tmp_path: Path):
+    counts = {"plain": 1, "weak": 1, "strong": 2}
+    for count in (7, 20, 50):
+        grown = make_store(tmp_path / "a", Counting()).views(IMAGES[:count], counts)
+    at_once = make_store(tmp_path / "b", Counting()).views(IMAGES, counts)
+    assert all(torch.equal(grown[name], at_once[name]) for name in counts)
+
+
+def test_features_of_a_real_network_do_not_depend_on_the_other_images(tmp_path: Path):
+    network = build_network("efficientnet-lite0", channels=3, classes=3, use="frozen", side=32)
+    assert network.frozen is not None
+    freeze(network.frozen)
+    augment, images = Augmenter(ViewSettings(), mirror=True), torch.cat([IMAGES, IMAGES.flip(3)]).repeat(1, 1, 4, 4)
+    together = FeatureStore(network, augment, tmp_path / "a").views(images, {"strong": 1})["strong"]
+    alone = FeatureStore(network, augment, tmp_path / "b").views(images[70:71], {"strong": 1})["strong"]
+    assert torch.equal(alone, together[70:71])
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_corrupt_entry_is_computed_again(tmp_path: Path, number: int):
     first = make_store(tmp_path, Counting()).plain(IMAGES)
-    (entry,) = (tmp_path / "features").iterdir()
+    entry = sorted((tmp_path / "features").iterdir())[number]  # the index and the features
     entry.write_bytes(entry.read_bytes()[:-40])
     assert torch.equal(make_store(tmp_path, Counting()).plain(IMAGES), first)
 

@@ -7,7 +7,7 @@ Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), R ro
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -54,6 +54,8 @@ View = Callable[["Augmenter", Tensor, torch.Generator], Tensor]
 Images are uint8, (N, C, side, side); a view has the same type, N and C. The generator is the only source of randomness.
 A view may build on the views of this package, for example `augmenter.weak(images, generator)`.
 """
+Draw = Callable[[int, int, torch.Generator], tuple[Tensor, ...]]
+"""Takes (number of images, side, generator); returns what a view is made from, images in the last dimension."""
 
 
 def is_view(part: Any) -> bool:
@@ -102,9 +104,7 @@ class Augmenter:
         Returns uint8 of the same shape, except for small crops, which have a smaller side.
         """
         check_images(images)
-        if view not in self._views:
-            self._views[view] = VIEWS.load(view)
-        result = self._views[view](self, images, generator)
+        result = self.view(view)(self, images, generator)
         check_images(result, f"The result of view '{view}'")
         kept = 4 if view in ("weak", "strong") else 2  # methods put weak and strong views into one batch
         if result.shape[:kept] != images.shape[:kept]:
@@ -112,22 +112,47 @@ class Augmenter:
             raise AggMatchError(f"View '{view}' must keep {parts} of its images {before}, got {after}.")
         return result
 
+    def each(self, view: str, images: Tensor, seeds: Sequence[int]) -> Tensor:
+        """Return a view of each image that depends on the image and its seed alone, not on the rest of the batch.
+
+        seeds: one for each image. The views `weak` and `strong` of this package draw on the CPU, image by image, and
+        are made together; others are made one by one.
+        """
+        own: dict[View, Draw] = {Augmenter.weak: self.draw_weak, Augmenter.strong: self.draw_strong}
+        draw = own.get(self.view(view))
+        if draw is None:
+            generator, pairs = torch.Generator(images.device), zip(images.split(1), seeds, strict=True)
+            return torch.cat([self(view, image, generator.manual_seed(seed)) for image, seed in pairs])
+        generator, side = torch.Generator(), images.shape[-1]
+        parts = zip(*(draw(1, side, generator.manual_seed(seed)) for seed in seeds), strict=True)
+        return self.distort(images, *(torch.cat(part, -1).to(images.device) for part in parts))
+
+    def view(self, name: str) -> View:
+        """Return the function that makes a view."""
+        if name not in self._views:
+            self._views[name] = VIEWS.load(name)
+        return self._views[name]
+
     def plain(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return the images unchanged."""
         return images
 
     def weak(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Shift, and flip horizontally if allowed."""
-        return shift_and_mirror(images, *self.draw_shift(len(images), images.shape[-1], generator))
+        return self.distort(images, *self.draw_weak(len(images), images.shape[-1], generator))
 
     def strong(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Apply the weak view of this package, then RandAugment, then cutout."""
-        images = self.weak(images, generator)
-        for op_N, magnitude_N in zip(*self.draw_operations(len(images), generator), strict=True):
+        return self.distort(images, *self.draw_strong(len(images), images.shape[-1], generator))
+
+    def distort(self, images: Tensor, *drawn: Tensor) -> Tensor:
+        """Make a weak or strong view. drawn: what `draw_weak` or `draw_strong` returned."""
+        images, drawn = shift_and_mirror(images, *drawn[:3]), drawn[3:]
+        if not drawn:
+            return images
+        for op_N, magnitude_N in zip(*drawn[:2], strict=True):
             images = randaugment_round(images, op_N, magnitude_N, self.families, self.settings.interpolation)
-        if self.settings.cutout > 0:
-            images = cut_out(images, *self.draw_square(len(images), images.shape[-1], generator))
-        return images
+        return cut_out(images, *drawn[2:]) if self.settings.cutout > 0 else images
 
     def large_crop(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Crop to most of the image, resize to its side, flip if allowed, and change colours."""
@@ -140,11 +165,17 @@ class Augmenter:
         side = side_of_small(images.shape[-1], crops)
         return random_crop(images, crops.small_area, side, crops, self.mirror, generator)
 
-    def draw_shift(self, count: int, side: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    def draw_weak(self, count: int, side: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Draw uniform shifts down and right, each in [−s, s], and whether to flip; each (N,)."""
         most = min(round(self.settings.shift * side), side - 1)
         down_N, right_N = torch.randint(-most, most + 1, (2, count), generator=generator, device=generator.device)
         return down_N, right_N, uniform((count,), generator) < self.mirror / 2
+
+    def draw_strong(self, count: int, side: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Draw a weak view, then the operations, then the squares; images are the last dimension of each tensor."""
+        weak, operations = self.draw_weak(count, side, generator), self.draw_operations(count, generator)
+        square = self.draw_square(count, side, generator) if self.settings.cutout > 0 else ()
+        return *weak, *operations, *square
 
     def draw_operations(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw the numbers of operations and their magnitudes, both (R, N)."""

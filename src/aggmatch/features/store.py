@@ -22,8 +22,9 @@ from aggmatch.models.pretrained import digest_of
 from aggmatch.progress import Progress, following
 from aggmatch.storage.cache import Cache
 from aggmatch.storage.files import cache_folder
+from aggmatch.storage.row_cache import Names, RowCache
 
-VERSION = 2
+VERSION = 3
 """Changes when the same images and settings give other features."""
 PLAIN = "plain"
 Result = TypeVar("Result")
@@ -46,8 +47,9 @@ class FeatureStore:
     """Computes features of views of images, or finds them in the cache.
 
     network: with a frozen backbone, on the device that computes. augment: makes the views. cache_dir: the setting
-    `runtime.cache_dir`. The key of cached features is the content of all images, the weights, and how views are made,
-    so that neither the order of the images nor their labels matter. The same images always get the same views.
+    `runtime.cache_dir`. Features are cached by image: they depend on its content, the weights, and how views are made,
+    and not on the other images. So only images that no earlier call has seen are computed, and the same image always
+    gets the same views.
 
     Example: `FeatureStore(network, augment).views(pixels, {"weak": 2, "strong": 4})["weak"]` has shape (N, 2, D).
     """
@@ -55,7 +57,7 @@ class FeatureStore:
     def __init__(self, network: Network, augment: Augmenter, cache_dir: str | Path | None = None) -> None:
         assert network.frozen is not None, "the network has no frozen backbone"
         self.network, self.augment = network, augment
-        self.cache = Cache(cache_folder(cache_dir) / "features")
+        self.cache = RowCache(Cache(cache_folder(cache_dir) / "features"))
         self.device = network.mean.device
         norm = [*network.mean.flatten().tolist(), *network.deviation.flatten().tolist()]
         self.origin = (VERSION, digest_of(network.frozen), network.side, network.mixed, norm, self.device.type)
@@ -68,11 +70,9 @@ class FeatureStore:
         """
         images = Distinct(pixels)
         wanted = [(name, number) for name, count in counts.items() for number in range(count)]
-        found = {key: self.cache.lookup(self.key(images, *key)) for key in wanted}
-        missing = [key for key, entry in found.items() if entry is None]
-        arrays = {key: entry["features"] for key, entry in found.items() if entry is not None}
-        if missing:
-            done, total = 0, len(missing) * len(images.first)
+        found = {view: self.cache.lookup(self.key(pixels, *view), images.digests) for view in wanted}
+        done, total = 0, sum(int((~each.known).sum()) for each in found.values())
+        if total:
             with following(progress, "Computing features", "images") as report:
 
                 def add(count: int) -> None:
@@ -80,11 +80,15 @@ class FeatureStore:
                     done += count
                     report(done, total)
 
-                for key in missing:
-                    arrays[key] = self.compute(pixels, images, *key, add)
-                    self.cache.store(self.key(images, *key), {"features": arrays[key]})
+                for view, each in found.items():
+                    missing = np.flatnonzero(~each.known)
+                    if len(missing):
+                        digests = images.digests[missing]
+                        computed = self.compute(pixels[images.first[missing]], digests, *view, add)
+                        self.cache.store(self.key(pixels, *view), digests, computed)
+                        each.complete(computed)
         stacked = {
-            name: np.stack([arrays[name, number][images.position] for number in range(count)], 1)
+            name: np.stack([found[name, number].rows[images.position] for number in range(count)], 1)
             for name, count in counts.items()
         }
         return {name: torch.from_numpy(array) for name, array in stacked.items()}
@@ -93,27 +97,37 @@ class FeatureStore:
         """Return the features of the images themselves: float16, (N, D), on the CPU."""
         return self.views(pixels, {PLAIN: 1})[PLAIN][:, 0]
 
-    def key(self, images: "Distinct", name: str, number: int) -> str:
-        """Return the key of one view of all images in the cache: everything on which its features depend."""
+    def key(self, pixels: Tensor, name: str, number: int) -> str:
+        """Return the key of a view in the cache: everything on which its features depend, apart from the image."""
         made_by = replace(self.augment.settings, cached=1, feature_dropout=0.0)  # both change no view
         making = None if name == PLAIN else (made_by, self.augment.mirror, number)
-        return repr(("features", *self.origin, images.digest, name, making))
+        return repr(("features", *self.origin, tuple(pixels.shape[1:]), name, making))
 
     def compute(
-        self, pixels: Tensor, images: "Distinct", name: str, number: int, add: Callable[[int], None]
+        self, pixels: Tensor, digests: Names, name: str, number: int, add: Callable[[int], None]
     ) -> NDArray[np.float16]:
-        """Return the features of one view of each distinct image. add: called with the number of further images."""
-        batches = images.first.split(batch_of(self.network, pixels))
+        """Return the features of one view of each image. add: called with the number of further images.
+
+        All batches have the same size, the last one with copies of an image: other sizes give slightly other numbers.
+        """
+        size = batch_of(self.network, pixels)
+        batches = pixels.split(size)
+        seeds = [seed_of(name, number, digest) for digest in digests]
 
         def embed(position: int) -> NDArray[np.float16]:
-            seed = hashlib.blake2b(f"{images.digest} {name} {number} {position}".encode(), digest_size=7).digest()
-            generator = torch.Generator(self.device).manual_seed(int.from_bytes(seed))
-            view = self.augment(name, pixels[batches[position]].to(self.device), generator)
-            features: NDArray[np.float16] = self.network.embed(view).half().cpu().numpy()
+            batch = batches[position].to(self.device)
+            view = self.augment.each(name, batch, seeds[position * size :][: len(batch)])
+            full = torch.cat([view, view[-1:].expand(size - len(view), *view.shape[1:])])
+            features: NDArray[np.float16] = self.network.embed(full)[: len(view)].half().cpu().numpy()
             add(len(features))
             return features
 
         return np.concatenate(in_parallel(embed, len(batches), self.device))
+
+
+def seed_of(name: str, number: int, digest: np.void) -> int:
+    """Return the seed of a view of the image with this digest."""
+    return int.from_bytes(hashlib.blake2b(f"{name} {number} ".encode() + digest.tobytes(), digest_size=7).digest())
 
 
 def embed_all(network: Network, pixels: Tensor) -> Tensor:
@@ -154,9 +168,9 @@ class Distinct:
     def __init__(self, pixels: Tensor) -> None:
         content = [hashlib.blake2b(image.numpy(), digest_size=16).digest() for image in pixels.cpu().contiguous()]
         digests, first, position = np.unique(np.array(content, dtype="V16"), return_index=True, return_inverse=True)
-        self.first = torch.from_numpy(first)
+        self.digests: Names = digests
+        """Hash of the content of each distinct image."""
+        self.first: NDArray[np.int64] = first
         """Where each distinct image occurs first among the N images."""
         self.position: NDArray[np.int64] = position.reshape(-1)
         """Which of the distinct images each of the N images is."""
-        self.digest = hashlib.blake2b(digests.tobytes() + repr(pixels.shape[1:]).encode(), digest_size=16).hexdigest()
-        """Hash of their content."""
