@@ -145,10 +145,11 @@ def flattened(feature_ND: Tensor) -> Tensor:
     x ← (x − mean) · V · λ^-¼   with the eigenvectors V and eigenvalues λ of the covariance
 
     It is half of a whitening: few directions would decide alone which images are neighbours, but those of small
-    variance are mostly noise.
+    variance are mostly noise. If a network has diverged, the result is not finite.
     """
     centred_ND = feature_ND - feature_ND.mean(0)
-    variance_D, direction_DD = torch.linalg.eigh((centred_ND.T @ centred_ND).double() / len(centred_ND))
+    covariance_DD = (centred_ND.T @ centred_ND).double() / len(centred_ND)
+    variance_D, direction_DD = torch.linalg.eigh(covariance_DD.nan_to_num())  # it fails with NaN; the loop reports it
     least = (FLATTEST * variance_D.max()).clamp(min=torch.finfo(torch.float32).tiny)  # images may all be alike
     scale_D = variance_D.clamp(min=least) ** -0.25
     return centred_ND @ (direction_DD * scale_D).to(centred_ND.dtype)
