@@ -149,6 +149,11 @@ def test_a_part_of_the_clearest_is_chosen_class_by_class():
         assert chosen == sorted(chosen, reverse=True), "the clearest of each class"
 
 
+def test_rows_that_no_label_reaches_are_of_no_class():
+    probs = torch.tensor([[0.9, 0.1]] * 10 + [[0.1, 0.9]] * 10 + [[0.0, 0.0]] * 20)
+    assert clearest(probs, 0.4, 1.0).view(4, 10).sum(1).tolist() == [4, 4, 0, 0]
+
+
 def test_features_come_from_statistics_of_batches_and_leave_the_running_ones(toy_state):
     state = toy_state("aggmatch", model__name="wrn-10-1", **PHASE)
     network, pixels = state.average, state.inputs.plain

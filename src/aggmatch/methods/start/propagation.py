@@ -183,11 +183,12 @@ def clearest(probs_NY: Tensor, share: float, by_class: float = 0.0) -> Tensor:
 
     share: of all rows. by_class: part of them that is chosen class by class, from the rows whose largest value is that
     of the class; the rest are the clearest of all rows. A row may be chosen in both ways, so fewer may be chosen then.
+    Rows with two equal largest values, such as rows of zeros, have no class and are not chosen.
     """
     best_N2, class_N2 = probs_NY.topk(2, dim=-1)
     margin_N, class_N = best_N2[:, 0] - best_N2[:, 1], class_N2[:, 0]
     order_N = margin_N.argsort(descending=True, stable=True)
-    member_NY = one_hot(class_N[order_N], probs_NY.shape[-1])
+    member_NY = one_hot(class_N[order_N], probs_NY.shape[-1]) & (margin_N[order_N, None] > 0)
     rank_N = member_NY.cumsum(0).gather(1, class_N[order_N, None]).squeeze(1) - 1  # within its class, from 0
     first_N = rank_N < by_class * share * member_NY.sum(0)[class_N[order_N]]
     first_N[: max(1, round((1 - by_class) * share * len(margin_N)))] = True
