@@ -1,6 +1,7 @@
 """Features of a frozen backbone: which views they belong to, and when they are computed again."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -98,6 +99,22 @@ def test_only_new_images_are_computed(tmp_path: Path):
     changed[3, 0, 0, 0] += 1
     store.views(changed, {"weak": 2})
     assert backbone.seen == 2 * 21
+
+
+def test_images_are_read_batch_by_batch(tmp_path: Path):
+    """They may be a map of a file that is larger than the memory."""
+    read = []
+
+    class Watched(Tensor):
+        def __getitem__(self, index: Any) -> Tensor:
+            part: Tensor = super().__getitem__(index)
+            read.append(len(part))
+            return part.as_subclass(Tensor)
+
+    images = torch.randint(0, 256, (450, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    features = make_store(tmp_path / "a", Counting()).plain(images.as_subclass(Watched))
+    assert sorted(read) == [50, 200, 200]
+    assert torch.equal(features, make_store(tmp_path / "b", Counting()).plain(images))
 
 
 def test_features_do_not_depend_on_what_is_cached(tmp_path: Path):

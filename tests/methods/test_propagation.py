@@ -116,6 +116,15 @@ def test_images_that_are_all_alike_do_no_harm():
     assert found.isfinite().all()
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
+def test_features_of_a_network_that_has_diverged_are_no_error(value):
+    """The loop reports the first step whose loss is not finite, which it reads later."""
+    feature = torch.randn(20, 4, generator=seeded())
+    feature[3, 2] = value
+    probs = propagate(feature, torch.tensor([0, 1]), torch.tensor([0, 1]), even(2), 5)
+    assert clearest(probs, 0.5, 0.5).shape == (20,)
+
+
 def test_the_clearest_rows_have_the_largest_margins():
     probs = torch.tensor([[0.9, 0.1, 0.0], [0.5, 0.5, 0.0], [0.6, 0.3, 0.1], [0.0, 0.2, 0.8], [0.0, 0.0, 0.0]])
     assert clearest(probs, 0.4).tolist() == [True, False, False, True, False]
@@ -138,6 +147,11 @@ def test_a_part_of_the_clearest_is_chosen_class_by_class():
     for start, end in ((0, 10), (10, 15), (15, 20)):
         chosen = clearest(probs, 0.4, 1.0)[start:end].tolist()
         assert chosen == sorted(chosen, reverse=True), "the clearest of each class"
+
+
+def test_rows_that_no_label_reaches_are_of_no_class():
+    probs = torch.tensor([[0.9, 0.1]] * 10 + [[0.1, 0.9]] * 10 + [[0.0, 0.0]] * 20)
+    assert clearest(probs, 0.4, 1.0).view(4, 10).sum(1).tolist() == [4, 4, 0, 0]
 
 
 def test_features_come_from_statistics_of_batches_and_leave_the_running_ones(toy_state):

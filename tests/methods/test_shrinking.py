@@ -48,6 +48,26 @@ def test_kept_classes_are_those_of_a_slow_search(rows, threshold):
     assert [set(row.nonzero()[:, 0].tolist()) for row in kept_classes(probs, threshold)] == expected
 
 
+@pytest.mark.parametrize("classes", [2, 10, 40, 5000])
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+        ),
+    ],
+)
+def test_of_several_most_probable_classes_the_target_alone_is_kept(classes, device):
+    """Logits in bfloat16 are often equal. A target that is not kept would have an infinite loss."""
+    level = torch.randint(0, 3, (50, classes), generator=torch.Generator().manual_seed(0)).to(device)
+    probs = (level / level.sum(1, keepdim=True)).nan_to_num(1 / classes)
+    best, target = probs.max(-1, keepdim=True)
+    kept = kept_classes(probs, 0.95)
+    assert kept.gather(1, target).all()
+    assert ((kept & (probs == best)).sum(1) == 1).all()
+
+
 @pytest.fixture
 def network() -> Network:
     torch.manual_seed(0)
@@ -92,6 +112,14 @@ def test_certain_and_hopeless_predictions_add_a_finite_loss(row, network):
     assert value.isfinite()
     assert (value > 0) == (row == [0.5, 0.5, 0, 0]), "only this one has classes left that it is not confused with"
     assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["shrinkmatch", "aggmatch"])
+def test_a_step_may_have_a_single_unlabelled_image(name, toy_state):
+    state = toy_state(name, method__shrinking_weight=1.0, train__batch=1, train__unlabeled_ratio=1)
+    for _ in range(3):
+        state.step()
+    assert state.finite
 
 
 def test_two_heads_are_called_as_the_first_one():

@@ -14,15 +14,18 @@ def head() -> Projection:
     return Projection(6, 4)
 
 
-def test_the_projection_is_two_normalised_and_rectified_layers_and_a_linear_one(head):
-    x = features().double()
+@pytest.mark.parametrize(("hidden", "slope"), [(None, 0.0), (3, 0.1)])
+def test_the_projection_is_two_normalised_and_rectified_layers_and_a_linear_one(hidden, slope):
+    torch.manual_seed(0)
+    head, x = Projection(6, 4, hidden, slope), features().double()
+    assert head.layers[0].out_features == (hidden or 6)
     first, _, _, second, _, _, last = (list(module.parameters()) for module in head.layers)
     for (weight,) in (first, second):
         x = x @ weight.detach().double().T
         x = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt()  # a fresh BatchNorm scales by 1 and shifts by 0
-        x = x.clamp(min=0)
-    weight, bias = (parameter.detach().double() for parameter in last)
-    torch.testing.assert_close(head(features()).double(), x @ weight.T + bias, atol=1e-5, rtol=1e-4)
+        x = torch.where(x > 0, x, slope * x)
+    last_weight, bias = (parameter.detach().double() for parameter in last)
+    torch.testing.assert_close(head(features()).double(), x @ last_weight.T + bias, atol=1e-5, rtol=1e-4)
 
 
 def test_in_evaluation_mode_the_projection_of_a_feature_does_not_depend_on_others(head):
@@ -37,3 +40,14 @@ def test_in_evaluation_mode_the_projection_of_a_feature_does_not_depend_on_other
 def test_every_layer_of_the_projection_learns(head):
     head(features()).square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in head.parameters())
+
+
+def test_a_single_row_counts_like_two_equal_ones_in_training(head):
+    row = features(1).requires_grad_()
+    twice = Projection(6, 4)
+    twice.load_state_dict(head.state_dict())
+    alone = head(row)
+    assert torch.equal(alone, twice(row.repeat(2, 1))[:1])
+    assert all(torch.equal(*pair) for pair in zip(head.buffers(), twice.buffers(), strict=True))
+    (gradient,) = torch.autograd.grad(alone.sum(), row)
+    assert gradient.isfinite().all()

@@ -72,6 +72,15 @@ def test_the_warning_recommends_the_recipe_only_to_methods_that_have_it(tmp_path
         assert ("Try --recipe cold-start" in warning.advice) == recommended
 
 
+@pytest.mark.parametrize("recipe", ["cold-start", "neighbours"])
+def test_the_warning_does_not_recommend_a_start_to_a_run_that_has_one(tmp_path, recipe):
+    log = [line(20, pseudo_precision=0.1, pseudo_coverage=1.0)]
+    path = write_folder(tmp_path / "a", log, {}, method="fixmatch", recipe=recipe)
+    (warning,) = warnings_of(read_runs([path])[0])
+    assert "--recipe" not in warning.advice
+    assert "--tries 3" in warning.advice
+
+
 def test_the_warning_names_a_class_that_has_most_of_the_weight(tmp_path):
     log = [line(20, pseudo_precision=0.2, pseudo_coverage=0.9, pseudo_class_share=[0.05, 0.05, 0.1, 0.8, *[0.0] * 6])]
     (warning,) = warnings_of(read_runs([write_folder(tmp_path / "a", log, {})])[0])

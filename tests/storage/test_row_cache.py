@@ -76,6 +76,39 @@ def test_rows_of_many_packs_become_one(rows, monkeypatch):
     assert len(asked) == 2  # the index and one pack
 
 
+def test_packs_of_which_no_row_is_left_are_removed(rows, tmp_path):
+    rows.store("key", names(1, 2), values(1, 2))
+    rows.store("key", names(3), values(3))
+    rows.store("key", names(2), values(2))
+    assert len(list(tmp_path.iterdir())) == 4, "an index and three packs: the first one still has a row"
+    rows.store("key", names(1, 2), values(1, 2))
+    rows.store("key", names(1, 2), values(1, 2))
+    assert len(list(tmp_path.iterdir())) == 3
+    assert rows.lookup("key", names(1, 2, 3)).rows.tolist() == values(1, 2, 3).tolist()
+
+
+def test_rows_that_cannot_be_written_leave_earlier_ones_as_they_are(rows, tmp_path, monkeypatch):
+    for number in range(MOST_PACKS + 1):
+        rows.store("key", names(number), values(number))
+    before = set(tmp_path.iterdir())
+
+    def full(self: Cache, key: str, arrays: dict[str, np.ndarray]) -> None:
+        if "rows" in arrays:  # an index is small and may still fit
+            raise OSError(28, "No space left on device")
+        write(self, key, arrays)
+
+    write = Cache.write
+    monkeypatch.setattr(Cache, "write", full)
+    everything = range(MOST_PACKS + 1)
+    with pytest.warns(UserWarning, match="No space left"):  # the packs cannot become one
+        assert rows.lookup("key", names(*everything)).known.all()
+    with pytest.warns(UserWarning, match="No space left"):
+        rows.store("key", names(0), values(7))
+    monkeypatch.undo()
+    assert set(tmp_path.iterdir()) == before
+    assert rows.lookup("key", names(*everything)).rows.tolist() == values(*everything).tolist()
+
+
 def test_a_disk_that_cannot_be_written_costs_a_warning_only(tmp_path):
     file = tmp_path / "file"
     file.touch()

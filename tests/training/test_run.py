@@ -314,6 +314,13 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     assert not run.folder.model.exists()
 
 
+def test_a_run_that_diverges_before_its_labels_are_propagated_says_so(tmp_path: Path):
+    start = {"recipe": "neighbours", "method__contrast_steps": 2, "method__propagation_steps": 2}
+    run = loop.start(quick(**start, optim__lr=1e39), tmp_path / "bad")
+    with pytest.raises(AggMatchError, match=r"is not finite at step \d.*optim\.lr"):
+        complete(run)
+
+
 def test_weights_that_are_not_finite_after_the_last_step_give_no_result(tmp_path: Path):
     run = loop.start(quick(train__steps=1, optim__lr=1e39), tmp_path / "bad")
     with pytest.raises(AggMatchError, match=r"weights are not finite after step 1\..*optim\.lr"):

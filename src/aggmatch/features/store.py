@@ -83,9 +83,8 @@ class FeatureStore:
                 for view, each in found.items():
                     missing = np.flatnonzero(~each.known)
                     if len(missing):
-                        digests = images.digests[missing]
-                        computed = self.compute(pixels[images.first[missing]], digests, *view, add)
-                        self.cache.store(self.key(pixels, *view), digests, computed)
+                        computed = self.compute(pixels, images, missing, *view, add)
+                        self.cache.store(self.key(pixels, *view), images.digests[missing], computed)
                         each.complete(computed)
         stacked = {
             name: np.stack([found[name, number].rows[images.position] for number in range(count)], 1)
@@ -104,19 +103,26 @@ class FeatureStore:
         return repr(("features", *self.origin, tuple(pixels.shape[1:]), name, making))
 
     def compute(
-        self, pixels: Tensor, digests: Names, name: str, number: int, add: Callable[[int], None]
+        self,
+        pixels: Tensor,
+        images: "Distinct",
+        chosen: NDArray[np.int64],
+        name: str,
+        number: int,
+        add: Callable[[int], None],
     ) -> NDArray[np.float16]:
-        """Return the features of one view of each image. add: called with the number of further images.
+        """Return the features of one view of some images.
 
-        All batches have the same size, the last one with copies of an image: other sizes give slightly other numbers.
+        chosen: which of the distinct images. add: called with the number of further images. All batches have the same
+        size, the last one with copies of an image: other sizes give slightly other numbers.
         """
         size = batch_of(self.network, pixels)
-        batches = pixels.split(size)
-        seeds = [seed_of(name, number, digest) for digest in digests]
+        batches = [chosen[start : start + size] for start in range(0, len(chosen), size)]
 
         def embed(position: int) -> NDArray[np.float16]:
-            batch = batches[position].to(self.device)
-            view = self.augment.each(name, batch, seeds[position * size :][: len(batch)])
+            rows = batches[position]
+            seeds = [seed_of(name, number, digest) for digest in images.digests[rows]]
+            view = self.augment.each(name, pixels[images.first[rows]].to(self.device), seeds)
             full = torch.cat([view, view[-1:].expand(size - len(view), *view.shape[1:])])
             features: NDArray[np.float16] = self.network.embed(full)[: len(view)].half().cpu().numpy()
             add(len(features))

@@ -57,7 +57,10 @@ class FixMatch(StartingMethod[Config]):
         return self.shrinking.build_head(head) if self.shrinking else head
 
     def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
-        """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ τ] · CE(argmax p(α(u)), p(A(u)))."""
+        """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ τ] · CE(argmax p(α(u)), p(A(u))).
+
+        Plus λ_c times the loss of unsure images, `Shrinking.loss`.
+        """
         weak_view, strong_view = batch.unlabeled
         images = self.start.images(batch, weak_view)
         *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)

@@ -65,7 +65,8 @@ def kept_classes(probs_BY: Tensor, threshold: float) -> Tensor:
     From the second most probable class on, classes are taken away until p_1 / (p_1 + Σ kept others) ≥ τ. If no class
     would be left beside the first one, only that one is kept; a sure image keeps all.
     """
-    sorted_BY, order_BY = probs_BY.float().sort(dim=-1, descending=True)
+    # Stable: the first of equally probable classes comes first, as in `max`; else the target could be left out.
+    sorted_BY, order_BY = probs_BY.float().sort(dim=-1, descending=True, stable=True)
     best_B1 = sorted_BY[:, :1]
     rest_BY = sorted_BY.flip(-1).cumsum(-1).flip(-1)  # what this class and all less probable ones have
     kept_BY = best_B1 >= threshold * (best_B1 + rest_BY)  # true from some class on, for a sure image from the second

@@ -82,7 +82,9 @@ class Projection(nn.Module):
         )
 
     def forward(self, feature_BD: Tensor) -> Tensor:
-        """Return embeddings (B, width) of features (B, D)."""
+        """Return embeddings (B, width) of features (B, D). In training, a single row counts like two equal ones."""
+        if self.training and len(feature_BD) == 1:  # BatchNorm refuses it
+            return self.layers(feature_BD.expand(2, -1))[:1]
         return self.layers(feature_BD)
 
 

@@ -14,6 +14,7 @@ from aggmatch.report.summary import accuracies, test_images, test_images_changed
 from aggmatch.report.test_results import accepted, known_predictions
 from aggmatch.runs.stats import conditions, grouped, mean_and_spread, recipe_of, wilson
 from aggmatch.runs.stored import StoredRun
+from aggmatch.settings import RunSettings
 from aggmatch.tables import plural, some_of
 
 PRECISION_LOSS = 0.05
@@ -183,9 +184,12 @@ def sure_too_early(run: StoredRun) -> RunWarning | None:
 
 
 def better_start(run: StoredRun) -> str:
-    """What to do about wrong pseudo labels at the start; the recipe for it exists for some methods only."""
+    """What to do about wrong pseudo labels at the start; the recipe for it exists for some methods only.
+
+    Other named recipes have a start of their own, or a pretrained backbone.
+    """
     named = "cold-start"
-    if run.settings.recipe != named and run.settings.method_name in NAMED.get(named, {}):
+    if run.settings.recipe == RunSettings.recipe and run.settings.method_name in NAMED[named]:
         return f"Try --recipe {named}, or label a few more images of each class."
     return "Try several seeds with --tries 3, or label a few more images of each class."
 

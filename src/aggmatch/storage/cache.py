@@ -70,14 +70,19 @@ class Cache:
         mark_used(path)
         return found
 
-    def store(self, key: str, arrays: Mapping[str, NDArray[Any]], *, large: bool = False) -> None:
-        """Write the arrays of a key. If that fails, warn; arrays larger than the limit are only written if `large`."""
+    def store(self, key: str, arrays: Mapping[str, NDArray[Any]], *, large: bool = False) -> bool:
+        """Write the arrays of a key, and return whether they are written.
+
+        If that fails, warn; arrays larger than the limit are only written if `large`.
+        """
         if sum(array.nbytes for array in arrays.values()) > self.limit and not large:
-            return
+            return False
         try:
             self.write(key, arrays)
         except OSError as error:
             warn_not_stored(self.folder, error)
+            return False
+        return True
 
     def write(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write the arrays of a key, of any size and in small pieces; raise OSError if that fails."""

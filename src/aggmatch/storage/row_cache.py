@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggmatch.storage.cache import Cache
+from aggmatch.storage.cache import Cache, remove
 
 MOST_PACKS = 16
 """Packs that a set of rows may be read from; the rows of more packs are stored again, as one."""
@@ -75,19 +75,26 @@ class RowCache:
         return found
 
     def store(self, key: str, names: Names, rows: NDArray[Any]) -> None:
-        """Keep the rows of distinct names as one pack; it replaces earlier rows of the same names."""
+        """Keep the rows of distinct names as one pack; it replaces earlier rows of the same names.
+
+        Packs of which no row is left are removed. If the rows cannot be written, all earlier ones stay.
+        """
         pack = hashlib.blake2b(names.tobytes(), digest_size=16).hexdigest()
-        self.cache.store(pack_key(key, pack), {"rows": rows})
+        if not self.cache.store(pack_key(key, pack), {"rows": rows}):
+            return
         index = {"names": names, "pack": np.zeros(len(names), np.int64), "row": np.arange(len(names))}
-        packs, earlier = np.array([pack]), self.cache.lookup(key)
+        packs, unused, earlier = np.array([pack]), np.array([]), self.cache.lookup(key)
         if earlier is not None:
             kept = ~np.isin(earlier["names"], names)
             used, number = np.unique(earlier["pack"][kept], return_inverse=True)
             packs = np.concatenate([packs, earlier["packs"][used]])
+            unused = np.setdiff1d(earlier["packs"], packs)
             older = {"names": earlier["names"][kept], "pack": 1 + number, "row": earlier["row"][kept]}
             index = {name: np.concatenate([index[name], older[name]]) for name in index}
         order = np.argsort(index["names"])
-        self.cache.store(key, {"packs": packs} | {name: array[order] for name, array in index.items()})
+        if self.cache.store(key, {"packs": packs} | {name: array[order] for name, array in index.items()}):
+            for each in unused:
+                remove(self.cache.path(pack_key(key, each)))
 
 
 def pack_key(key: str, pack: str) -> str:

@@ -115,7 +115,10 @@ class AggMatch(StartingMethod[Config]):
         return FadingAlignment(self.problem.classes, config.alignment_decay, config.alignment_steps, shares)
 
     def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
-        """L = mean CE(y, p(α(x))) + λ · mean c̄ · CE(q̄, p(A(u)))          (Eq. 5, 6)."""
+        """L = mean CE(y, p(α(x))) + λ · mean c̄ · CE(q̄, p(A(u)))          (Eq. 5, 6).
+
+        Plus λ_c times the loss of unsure images, `Shrinking.loss`. With `sure_only`, c̄ is 0 for unsure images.
+        """
         labeled_view, (weak_view, strong_view) = batch.labeled[0], batch.unlabeled
         # Several processes must exchange the values of both passes in one order, so one pass follows the other then.
         parallel = average.processes is None

@@ -145,10 +145,11 @@ def flattened(feature_ND: Tensor) -> Tensor:
     x ← (x − mean) · V · λ^-¼   with the eigenvectors V and eigenvalues λ of the covariance
 
     It is half of a whitening: few directions would decide alone which images are neighbours, but those of small
-    variance are mostly noise.
+    variance are mostly noise. If a network has diverged, the result is not finite.
     """
     centred_ND = feature_ND - feature_ND.mean(0)
-    variance_D, direction_DD = torch.linalg.eigh((centred_ND.T @ centred_ND).double() / len(centred_ND))
+    covariance_DD = (centred_ND.T @ centred_ND).double() / len(centred_ND)
+    variance_D, direction_DD = torch.linalg.eigh(covariance_DD.nan_to_num())  # it fails with NaN; the loop reports it
     least = (FLATTEST * variance_D.max()).clamp(min=torch.finfo(torch.float32).tiny)  # images may all be alike
     scale_D = variance_D.clamp(min=least) ** -0.25
     return centred_ND @ (direction_DD * scale_D).to(centred_ND.dtype)
@@ -182,11 +183,12 @@ def clearest(probs_NY: Tensor, share: float, by_class: float = 0.0) -> Tensor:
 
     share: of all rows. by_class: part of them that is chosen class by class, from the rows whose largest value is that
     of the class; the rest are the clearest of all rows. A row may be chosen in both ways, so fewer may be chosen then.
+    Rows with two equal largest values, such as rows of zeros, have no class and are not chosen.
     """
     best_N2, class_N2 = probs_NY.topk(2, dim=-1)
     margin_N, class_N = best_N2[:, 0] - best_N2[:, 1], class_N2[:, 0]
     order_N = margin_N.argsort(descending=True, stable=True)
-    member_NY = one_hot(class_N[order_N], probs_NY.shape[-1])
+    member_NY = one_hot(class_N[order_N], probs_NY.shape[-1]) & (margin_N[order_N, None] > 0)
     rank_N = member_NY.cumsum(0).gather(1, class_N[order_N, None]).squeeze(1) - 1  # within its class, from 0
     first_N = rank_N < by_class * share * member_NY.sum(0)[class_N[order_N]]
     first_N[: max(1, round((1 - by_class) * share * len(margin_N)))] = True
