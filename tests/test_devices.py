@@ -1,5 +1,7 @@
+import ctypes
 import os
 import platform
+import resource
 
 import pytest
 import torch
@@ -15,11 +17,14 @@ from aggmatch.devices import (
     free_memory,
     hardware,
     provenance,
+    return_freed_memory,
     search_pays,
 )
 from aggmatch.errors import AggMatchError
 
 CPU = torch.device("cpu")
+GLIBC = hasattr(ctypes.CDLL(None), "mallopt")
+LARGE = 2**26
 
 
 @pytest.mark.parametrize("name", ["quantum", "cuda:", "cpu:0", ""])
@@ -51,6 +56,30 @@ def test_small_networks_get_one_thread_unless_the_settings_say_otherwise(monkeyp
     with torch.device("meta"):
         network = nn.Linear(weights, 1, bias=False)
     assert choose_threads(wanted, network) == threads
+
+
+def use_and_free_a_large_block() -> int:
+    """Return how many pages the system had to provide for it."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.zeros(LARGE, dtype=torch.uint8).add_(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(not GLIBC, reason="only glibc returns large blocks at once")
+def test_memory_that_cpu_work_frees_is_used_again_until_it_is_returned():
+    with computing_on(CPU):
+        again = min(use_and_free_a_large_block() for _ in range(5))
+        return_freed_memory()
+        after_return = use_and_free_a_large_block()
+    pages = LARGE // resource.getpagesize()
+    assert again < pages / 10
+    assert after_return > pages / 2
+
+
+def test_a_c_library_without_these_settings_is_left_alone(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    devices.keep_freed_memory.__wrapped__()
+    return_freed_memory()
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 3])

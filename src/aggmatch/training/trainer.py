@@ -11,7 +11,14 @@ from torch import Tensor
 from aggmatch.augment.views import Augmenter
 from aggmatch.data import DataSet, Split
 from aggmatch.data.streams import BalancedStream, IndexStream
-from aggmatch.devices import choose_threads, computing_on, has_bfloat16, search_pays, side_stream
+from aggmatch.devices import (
+    choose_threads,
+    computing_on,
+    has_bfloat16,
+    return_freed_memory,
+    search_pays,
+    side_stream,
+)
 from aggmatch.distributed import Processes
 from aggmatch.errors import AggMatchError
 from aggmatch.features.store import FeatureStore
@@ -178,8 +185,12 @@ class Trainer:
         return self.labeled_batch * len(views.labeled) + unlabeled
 
     def release(self) -> None:
-        """Drop the captured step, after the last one: a connection of processes ends after the graphs that use it."""
+        """Drop the captured step, after the last one: a connection of processes ends after the graphs that use it.
+
+        Memory that only steps needed is returned to the system.
+        """
         self.run_step = self.compute
+        return_freed_memory()
 
     def step(self) -> None:
         """Learn from the next images of both streams."""
