@@ -142,9 +142,16 @@ def version(
 
 
 def main() -> None:
-    """Run the command line; an error that the user can fix is one sentence and exit code 2."""
+    """Run the command line; an error that the user can fix is one sentence and exit code 2, a warning one line."""
     console.print_plainly(sys.stdout, sys.stderr)
-    warnings.showwarning = lambda message, *_args, **_kwargs: console.complain(f"Warning: {message}")
+    shown = set[str]()
+
+    def warn(message: object, *_args: object, **_kwargs: object) -> None:
+        if str(message) not in shown:  # a command may read the same images twice
+            shown.add(str(message))
+            console.complain(f"Warning: {message}")
+
+    warnings.showwarning = warn
     try:
         app()
     except AggMatchError as error:
