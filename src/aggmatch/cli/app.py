@@ -88,8 +88,8 @@ def gather(
 
 
 def listed(text: str | None) -> list[str]:
-    """The names in a comma-separated text; empty without a text."""
-    return [name.strip() for name in text.split(",")] if text else []
+    """The names in a comma-separated text; none without a text. An empty text, as of an unset variable, is no name."""
+    return [name.strip() for name in text.split(",")] if text is not None else []
 
 
 def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> None:
