@@ -93,6 +93,33 @@ def test_labels_may_be_strings_and_missing_ones_none_or_empty(missing):
     assert tiny().fit(X, names).classes_.tolist() == ["bright", "dark"]
 
 
+@pytest.mark.parametrize(
+    "y",
+    [
+        ["dark", "bright", "dark", "bright", -1, -1],  # NumPy makes strings of it
+        np.array(["dark", "bright", "dark", "bright", -1, "-1"], dtype=object),
+        [3, 5, 3, 5, None, None],
+        [3.0, 5.0, 3.0, 5.0, np.nan, -1.0],
+        [True, False, True, False, None, None],
+    ],
+    ids=["strings and -1", "objects and -1", "numbers and None", "numbers and NaN", "booleans and None"],
+)
+def test_missing_labels_beside_any_others_are_no_class(y):
+    X, _ = bright_and_dark(6)
+    classifier = tiny().fit(X, y)
+    assert classifier.classes_.tolist() == sorted(set(y[:4]))
+    assert set(classifier.predict(X)) <= set(y[:4])
+    assert 0 <= classifier.score(X, y) <= 1
+
+
+def test_images_that_are_nearly_black_are_doubted_unless_white_is_named():
+    X, y = bright_and_dark()
+    for dark in (X // 16, X / 16.0):
+        with pytest.warns(UserWarning, match=r"nearly black: white is 255, but no pixel is above 1[45].*value_range="):
+            tiny().fit(dark, y)
+    tiny(value_range=(0, 16)).fit(X // 16, y)
+
+
 def test_arrays_of_every_layout_and_value_range_are_the_same_images():
     X, y = bright_and_dark()
     classifier = tiny(random_state=1).fit(X, y)
@@ -136,6 +163,7 @@ def test_images_are_scaled_to_a_side_that_the_network_can_use():
         (np.zeros((4, 8, 8)), [0, 1, 0], "4 images and 3 labels"),
         (np.zeros((4, 8, 8)), [-1, 1, 1, -1], "only one class: 1"),
         (np.zeros((4, 8, 8)), [-1] * 4, "no label"),
+        (np.zeros((4, 8, 8)), [None] * 4, "no label"),
         (np.full((4, 8, 8), -1.0), [0, 1, 0, 1], r"got -1 to -1.*value_range=\(black, white\)"),
         (np.zeros((4, 8, 8, 2)), [0, 1, 0, 1], r"1 or 3.*got \(4, 8, 8, 2\)"),
         (["missing.png"] * 2, [0, 1], r"Image 0 \(missing\.png\) cannot be read"),
@@ -158,6 +186,11 @@ def test_images_and_labels_that_cannot_be_used_are_a_value_error(X, y, message):
         ({"backbone": "warm"}, "backbone must be one of auto, frozen, finetune, scratch, got 'warm'"),
         ({"device": "tpu"}, "runtime.device must be"),
         ({"value_range": (1, 0)}, "value_range must be"),
+        ({"value_range": 255}, "value_range must be .*, got 255"),
+        ({"value_range": (0, "white")}, "value_range must be"),
+        ({"value_range": (0, np.inf)}, "value_range must be"),
+        ({"image_shape": 8}, r"image_shape must be \(height, width\) or .*, got 8"),
+        ({"image_shape": "8x8"}, "image_shape must be"),
         ({"image_shape": (4, 4)}, r"image_shape=\(4, 4\) has 16 values, but X has 64"),
     ],
 )
@@ -167,6 +200,11 @@ def test_a_wrong_parameter_is_named_without_options_of_the_command_line(paramete
     with pytest.raises(AggMatchError, match=message) as caught:
         tiny(**parameters).fit(X, y)
     assert "--" not in str(caught.value)
+
+
+def test_settings_that_are_no_mapping_are_named():
+    with pytest.raises(InvalidValue, match=r"settings must be a mapping, .*got 'optim\.lr=1'"):
+        AggMatchClassifier(settings="optim.lr=1").fit(*bright_and_dark(4))  # type: ignore[arg-type]
 
 
 # Conventions ------------------------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ import copy
 import math
 import signal
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from numbers import Integral, Number
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -50,6 +52,8 @@ LEAST_PHOTO = 24
 """Side in pixels from which on images show what a network knows that was trained on photos."""
 UNTESTED: dict[str, Any] = {"data.name": NAME, "data.holdout": 0.0}
 """A run of `fit` has no test images."""
+DARK = 64
+"""If no pixel is as bright as this, of 255, the arrays probably have another value for white."""
 TEMPORARY: dict[str, Any] = {"runtime.snapshots": [], "runtime.checkpoint_every": 2**24}
 """A run whose folder is not kept needs nothing but its model."""
 
@@ -117,7 +121,7 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         X: N images: an array (N, H, W), (N, H, W, C) or (N, C, H, W), a list of arrays, PIL images, image files or
         bytes, or flat rows (N, features) with the parameter `image_shape`; see `TrainedModel.predict`.
-        y: labels, (N,): numbers, −1 for an unlabelled image; or strings, None or '' for an unlabelled image.
+        y: labels, (N,): numbers or strings. −1, None, NaN or '' for an unlabelled image.
         Returns the classifier itself. Raises ValueError if images or labels cannot be used, and `AggMatchError` if a
         parameter is wrong.
         """
@@ -128,6 +132,13 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         side = min(settings.data.side, max(size.side or settings.data.side, LEAST_SIDE))
         channels = size.channels if settings.train.backbone == "scratch" else 3
         pixels = torch.cat(list(pixel_batches(items, side, channels)))
+        if self.value_range is None and pixels.max() < DARK:
+            warnings.warn(
+                f"The images are nearly black: white is {self.value_range_[1]:g}, but no pixel is above "
+                f"{float(pixels.max()) * self.value_range_[1] / 255:.3g}. If white is another value, name it with "
+                f"value_range=(black, white).",
+                stacklevel=2,
+            )
         untested = Images(pixels[:0], labels[:0])
         names = tuple(str(name) for name in self.classes_)
         data = DataSet(NAME, Images(pixels, labels), untested, names, mirror=True)
@@ -185,21 +196,26 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _unflattened(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return flat rows (N, features) as images."""
-        assert self.image_shape is not None
-        if math.prod(self.image_shape) != rows.shape[1]:
+        shape = self.image_shape
+        sizes = shape if isinstance(shape, (tuple, list)) else ()
+        if len(sizes) not in (2, 3) or not all(isinstance(size, Integral) for size in sizes):
+            raise InvalidValue("image_shape", f"must be (height, width) or (height, width, channels), got {shape!r}")
+        if math.prod(sizes) != rows.shape[1]:
             raise InvalidImages(
-                f"image_shape={self.image_shape} has {math.prod(self.image_shape)} values, but X has {rows.shape[1]} "
-                f"features."
+                f"image_shape={shape} has {math.prod(sizes)} values, but X has {rows.shape[1]} features."
             )
-        return rows.reshape(-1, *self.image_shape)
+        return rows.reshape(-1, *sizes)
 
     def _find_range(self, X: ImagesLike) -> ValueRange:
         """Return the values of black and white: those of the parameter, or those that the images to fit have."""
         if self.value_range is None:
             return find_range(X)
-        black, white = self.value_range
-        if not black < white:
-            raise InvalidValue("value_range", f"must be (black, white) with black < white, got {self.value_range}")
+        try:
+            black, white = map(float, self.value_range)
+        except (TypeError, ValueError):  # no pair, or not of numbers
+            black = white = math.nan
+        if not (black < white and math.isfinite(white - black)):
+            raise InvalidValue("value_range", f"must be (black, white) with black < white, got {self.value_range!r}")
         return black, white
 
     def _encode(self, y: ArrayLike, images: int) -> torch.Tensor:
@@ -212,8 +228,11 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         known = ~unlabeled(given)
         if given.dtype.kind == "f":
             assert_all_finite(given[known], input_name="y")
-        check_classification_targets(given[known])
-        self.classes_, numbers = np.unique(given[known], return_inverse=True)
+        targets = given[known]
+        if targets.dtype.kind == "O" and all(isinstance(label, Number) for label in targets):
+            targets = np.array(targets.tolist())  # beside None, NumPy keeps numbers as objects
+        check_classification_targets(targets)
+        self.classes_, numbers = np.unique(targets, return_inverse=True)
         if len(self.classes_) < 2:
             found = f"only one class: {self.classes_[0]}" if len(self.classes_) else "no label"
             raise InvalidImages(f"y must have labels of at least two classes, got {found}. −1 means unlabelled.")
@@ -223,6 +242,8 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _resolve(self, size: Size) -> RunSettings:
         """Return the settings of the run; errors name the parameter that a value comes from."""
+        if not isinstance(self.settings, Mapping | None):
+            raise InvalidValue("settings", f"must be a mapping, dotted name → value, got {self.settings!r}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         given: dict[str, dict[str, Any]] = {"method": {"method.name": self.method}}
         given |= {"steps": {} if self.steps is None else {"train.steps": self.steps}}
@@ -297,8 +318,8 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def unlabeled(y: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether each label means that the image has none: −1, None, NaN or an empty string."""
     if y.dtype.kind == "O":
-        return np.array([value is None or value == "" or value in (UNKNOWN,) or value != value for value in y])
+        return np.array([value is None or value in ("", "-1", UNKNOWN) or value != value for value in y])
     if y.dtype.kind in "US":
-        return np.asarray(y == y.dtype.type())
+        return np.isin(y, np.array(["", "-1"], dtype=f"{y.dtype.kind}2"))  # among strings, NumPy made "-1" of −1
     missing = np.asarray(y == UNKNOWN)
     return missing | np.isnan(y) if y.dtype.kind == "f" else missing

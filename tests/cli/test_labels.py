@@ -104,6 +104,18 @@ def test_a_table_that_exists_is_never_overwritten(run, photos):
     assert Path("suggestions.csv").read_text() == "file,label\na.png,rose\n"
 
 
+def test_files_that_cannot_be_written_are_an_error_before_features_are_computed(run, photos):
+    Path("next.html").mkdir()
+    code, _, err = run("suggest", "photos", "--out", "next", *FROZEN)
+    assert (code, err) == (
+        2,
+        "Error: Cannot write next.html: it is a folder. Choose another place. On the command line: --out\n",
+    )
+    assert not Path("next.csv").exists()
+    code, _, err = run("doubts", "nowhere", "--out", "next")
+    assert (code, "Cannot write next.html" in err) == (2, True)
+
+
 def test_folders_that_are_no_classes_need_a_table(run, photos):
     (photos / "2021").mkdir()
     for file in sorted(photos.glob("*.png")):

@@ -48,6 +48,14 @@ def test_train_first_says_what_it_read_and_what_looks_wrong(run, photos):
     assert re.search(r"test accuracy of 3 images, 95 % interval \d+\.\d to \d+\.\d % ", out)
 
 
+@pytest.mark.filterwarnings("always")
+def test_a_command_that_reads_the_images_twice_warns_once(run, photos):
+    (photos / "unlabeled/broken.png").write_bytes(b"")
+    assert run("train", "photos", "--out", "run", *QUICK, "--quiet")[0] == 0
+    code, _, err = run("report", "run")
+    assert (code, err.count("Warning: 1 of 17 files cannot be read")) == (0, 1)
+
+
 def test_train_says_that_a_table_in_the_folder_is_not_used(run, photos):
     (photos / "labels.csv").write_text("file,label\nhat/1.png,cap\ndress/1.png,gown\n")
     code, out, err = run("train", "photos", "--out", "run", *QUICK)

@@ -125,6 +125,12 @@ def test_runs_and_stored_results_are_printed_as_a_table(run, plan, pretend):
     )
 
 
+def test_steps_without_an_evaluation_are_named_with_the_nearest_one(run):
+    code, out, err = run("results", STORED, "--at", "10000,10400")
+    assert (code, "10,400" in out) == (0, True)
+    assert err == "No run was evaluated after step 10,400; the nearest is 10,000.\n"
+
+
 def test_runs_that_cannot_be_shown_are_counted(run, plan, pretend):
     shown, not_yet = plan().runs[:2]
     pretend(shown, 61.0)
@@ -282,6 +288,8 @@ def test_a_signal_to_runs_at_once_ends_the_command_without_a_table(run, monkeypa
         (["reproduce", "main", "--data", "cifar100", "--labels", "40"], "data.name cifar100 and data.labels 40"),
         (["reproduce", "main", "--set", "data.labels=10"], "data.labels cannot be set"),
         (["reproduce", "queue", "--steps", "0"], "train.steps must be in [1, 16777216], got 0 (from --steps 0)"),
+        (["compare", "digits", "--methods", ""], "Unknown method ''"),
+        (["results", STORED, "--at", ""], "--at takes comma-separated whole numbers, got ''"),
         (["reproduce", "noise"], "cifar10 and svhn are not in data. Add --download"),
         (["reproduce", "main", "--results", "nowhere.jsonl"], "Cannot read nowhere.jsonl"),
         (["results", "nowhere", "--out", "kept.jsonl"], "nowhere holds no run"),

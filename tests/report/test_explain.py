@@ -131,6 +131,9 @@ def test_an_image_is_found_by_number_name_or_file(aggmatch_run: StoredRun, tmp_p
     assert image_number(data, str(tmp_path / "b/y.png")) == image_number(data, "b/y.png") == 1
     with pytest.raises(AggMatchError, match="w.png is a test image"):
         image_number(data, "w.png")
+    (tmp_path / "photos.zip").touch()
+    packed = replace(data, name=str(tmp_path / "photos.zip"))
+    assert image_number(packed, str(tmp_path / "photos.zip/b/y.png")) == 1, "as predict calls it"
 
 
 def test_votes_are_counted_in_subsets(whole: list[Explanation]):

@@ -94,6 +94,7 @@ def test_the_page_on_own_images_starts_with_the_wrong_ones_and_says_once_what_no
     assert source.index("3 of 6 test images are wrong") < source.index("Test accuracy, averaged network")
     gallery = source.split('aria-labelledby="wrong-title"')[1].split("</section>")[0]
     assert len(re.findall("<img ", gallery)) == 3
+    assert '<span class="small">0.99<br>r1.jpg</span>' in gallery, "a phone and paper do not show titles"
 
 
 def test_a_run_without_mistakes_says_so(run, fakes):

@@ -67,9 +67,11 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(AggMatchError, match=r"Cannot write .*page\.html: No space left"):
+    with pytest.raises(AggMatchError, match=r"Cannot write .*page\.html: No space left.*Its old content is unchanged"):
         write_atomically(path, b"new")
     assert content(tmp_path) == {"page.html": b"old"}
+    with pytest.raises(AggMatchError, match=r"Cannot write .*other\.html: No space left on device\.$"):
+        write_atomically(tmp_path / "other.html", b"new")
 
 
 def test_the_cache_folder_is_the_chosen_one_or_the_users_own(monkeypatch, tmp_path):

@@ -132,6 +132,17 @@ def test_test_images_that_are_gone_are_counted(photos: Path, tmp_path: Path):
         start(settings_from(tmp_path / "a"), tmp_path / "b")
 
 
+def test_other_images_need_test_images_of_their_own(photos: Path, tmp_path: Path):
+    complete(start(settings(photos), tmp_path / "a"))
+    for k, name in enumerate(CLASSES):
+        for number, pixels in enumerate(stripes(20, 1).pixels[k::2][:5]):
+            save(pixels, tmp_path / f"others/{name}/{number}.png")
+    changes = {"data__name": str(tmp_path / "others")}
+    with pytest.warns(UserWarning, match="2 of 2"), pytest.raises(AggMatchError, match=r"data\.test_images=null"):
+        start(settings_from(tmp_path / "a", **changes), tmp_path / "b")
+    assert len(start(settings_from(tmp_path / "a", data__test_images=None, **changes), tmp_path / "b").data.test) == 2
+
+
 def test_an_old_split_without_its_test_images_says_so(photos: Path, tmp_path: Path):
     complete(start(settings(photos), tmp_path / "a"))
     rewrite(tmp_path / "a/split.json", lambda split: split.pop("test_images"))

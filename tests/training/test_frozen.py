@@ -57,6 +57,21 @@ def test_a_resumed_run_ends_with_the_same_weights(toy_data: DataSet, tmp_path: P
     assert whole.folder.model.read_bytes() == halves.folder.model.read_bytes()
 
 
+def test_a_full_disk_before_the_first_step_does_not_block_the_folder(
+    toy_data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as patch:
+
+        def fail(path: Path, data: bytes) -> None:
+            raise AggMatchError(f"Cannot write {path}: No space left on device.")
+
+        patch.setattr("aggmatch.training.run.write_atomically", fail)
+        with pytest.raises(AggMatchError, match=r"backbone\.safetensors"):
+            start(settings(), tmp_path / "run", data=toy_data)
+    assert not (tmp_path / "run").exists()
+    start(settings(), tmp_path / "run", data=toy_data)
+
+
 def test_the_backbone_is_stored_once_and_predicts_from_there(
     toy_data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -88,8 +88,8 @@ def gather(
 
 
 def listed(text: str | None) -> list[str]:
-    """The names in a comma-separated text; empty without a text."""
-    return [name.strip() for name in text.split(",")] if text else []
+    """The names in a comma-separated text; none without a text. An empty text, as of an unset variable, is no name."""
+    return [name.strip() for name in text.split(",")] if text is not None else []
 
 
 def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> None:
@@ -142,9 +142,16 @@ def version(
 
 
 def main() -> None:
-    """Run the command line; an error that the user can fix is one sentence and exit code 2."""
+    """Run the command line; an error that the user can fix is one sentence and exit code 2, a warning one line."""
     console.print_plainly(sys.stdout, sys.stderr)
-    warnings.showwarning = lambda message, *_args, **_kwargs: console.complain(f"Warning: {message}")
+    shown = set[str]()
+
+    def warn(message: object, *_args: object, **_kwargs: object) -> None:
+        if str(message) not in shown:  # a command may read the same images twice
+            shown.add(str(message))
+            console.complain(f"Warning: {message}")
+
+    warnings.showwarning = warn
     try:
         app()
     except AggMatchError as error:

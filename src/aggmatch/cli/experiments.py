@@ -236,6 +236,11 @@ def results_(
         say(table.printed(as_).rstrip("\n"))
     else:
         stdout.print(table.for_readers())
+    evaluated = {step for run in table.runs for step, _ in run.evaluations}
+    for step in steps:
+        if evaluated and step not in evaluated:
+            nearest = min(evaluated, key=lambda other: abs(other - step))
+            say(f"No run was evaluated after step {step:,}; the nearest is {nearest:,}.", error=True)
     if duplicates := len(table.duplicates):
         say(f"Left out {plural(duplicates, 'run')}: another run of the same settings and fold is shown.", error=True)
     if unevaluated := len(runs) - len(table.runs) - duplicates:

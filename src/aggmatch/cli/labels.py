@@ -10,7 +10,7 @@ import typer
 from aggmatch.cli.app import AllowCode, DataDir, Device, Download, Quiet, Set, app, gather
 from aggmatch.console import say, stdout
 from aggmatch.errors import AggMatchError
-from aggmatch.storage.files import make_folder, write_atomically
+from aggmatch.storage.files import check_writable, make_folder, write_atomically
 from aggmatch.tables import Table, plural
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def suggest(
     table, page = out.with_name(out.name + ".csv"), out.with_name(out.name + ".html")
     if table.exists():
         raise AggMatchError(f"{table} exists already and may hold labels. Choose another --out.")
+    for file in (table, page):
+        check_writable(file)
 
     from aggmatch.data.own.images import original_file
     from aggmatch.features import active
@@ -95,6 +97,10 @@ def doubts(
     quiet: Quiet = False,
 ) -> None:
     """Find given labels that the other images contradict, most suspicious first, with the label they would give."""
+    table, page = out.with_name(out.name + ".csv"), out.with_name(out.name + ".html")
+    for file in (table, page):
+        check_writable(file)
+
     from aggmatch.features.active import find_doubts
     from aggmatch.inference.pool import pool_of_run
     from aggmatch.report.to_label import picture
@@ -112,7 +118,6 @@ def doubts(
     ]
     pictures = [picture(pool, doubt.index, f"{row[1]} → {row[2]}?") for doubt, row in zip(found, rows, strict=True)]
     title = f"{len(found)} of {plural(len(pool.labels), 'label')} may be wrong"
-    table, page = out.with_name(out.name + ".csv"), out.with_name(out.name + ".html")
     write(
         table,
         Table(columns, rows),

@@ -166,7 +166,7 @@ def find_snapshot(run: StoredRun, step: int | None) -> Snapshot:
 def image_number(data: DataSet, word: str) -> int:
     """The number of the training image that a word names: by number, by name, or by file in a folder of images."""
     path, folder = Path(word).parent.resolve() / Path(word).name, Path(data.name)
-    if data.train.names and path.is_file() and path.is_relative_to(folder):
+    if data.train.names and path.is_relative_to(folder) and (path.is_file() or folder.is_file()):  # or in a .zip
         from aggmatch.data.own.folder import name_below
 
         word = name_below(folder, path)

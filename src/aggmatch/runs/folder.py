@@ -157,6 +157,16 @@ class RunFolder:
             if path != self.lock and not is_part(path) and (path != self.split or path.read_bytes() != split):
                 raise AggMatchError(f"{self.path} is not empty and holds no run. Choose another folder.")
 
+    @contextmanager
+    def discarded_on_error(self, *, new: bool) -> Iterator[None]:
+        """Within, an error deletes the folder of a new run, which would be of no use and block the next attempt."""
+        try:
+            yield
+        except Exception:
+            if new:
+                self.discard()
+            raise
+
     def discard(self) -> None:
         """Delete what a run has written before its first step, and the folder if nothing else is in it."""
         with suppress(OSError):

@@ -38,7 +38,8 @@ def write_atomically(path: Path, data: bytes) -> None:
                 part.unlink()
             raise
     except OSError as error:
-        raise AggMatchError(f"Cannot write {path}: {error.strerror}. Its old content is unchanged.") from error
+        kept = " Its old content is unchanged." if os.path.lexists(path) else ""
+        raise AggMatchError(f"Cannot write {path}: {error.strerror}.{kept}") from error
 
 
 def write_all(descriptor: int, data: bytes) -> None:

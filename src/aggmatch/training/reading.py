@@ -28,6 +28,12 @@ def check_data(data: DataSet, settings: RunSettings) -> None:
     if data.name != settings.data.name:
         raise AggMatchError(f"The data set is called '{data.name}', but data.name is '{settings.data.name}'.")
     if not len(data.test) and settings.data.holdout > 0:
+        if settings.data.test_images:
+            raise AggMatchError(
+                f"None of the test images of {settings.data.test_images} has a label in {data.name}, so no accuracy "
+                f"can be measured. Let others be chosen: data.test_images=null",
+                options="--set data.test_images=null",
+            )
         raise AggMatchError(
             f"{data.name} has no test images, so no accuracy can be measured. Label at least two images of a class, "
             f"add test images, or train without them: data.holdout=0",

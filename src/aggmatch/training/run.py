@@ -136,13 +136,9 @@ class Run:
             self.finish()
 
     def step(self) -> None:
-        """Train one step. If the very first one fails, the new folder is deleted: it would be of no use."""
-        try:
+        """Train one step. If the very first one fails, the new folder is deleted."""
+        with self.folder.discarded_on_error(new=self.new and self.state.steps_done == 0):
             self.state.step()
-        except Exception:
-            if self.new and self.state.steps_done == 0:
-                self.folder.discard()
-            raise
 
     def due(self, every: int) -> bool:
         """Whether it is time for something that happens every N steps and at the last one."""
@@ -335,7 +331,8 @@ def start(
     if processes.first:
         folder.create(split.encoded(), settings.to_dict())
     run = Run(settings, state.data, split, folder, state, new=processes.first)
-    run.keep_backbone()
+    with folder.discarded_on_error(new=run.new):
+        run.keep_backbone()
     return run
 
 
@@ -360,7 +357,7 @@ def resume(
     """
     folder, processes = RunFolder(Path(out)), processes or Processes()
     if not folder.holds_run:
-        raise AggMatchError(f"Cannot resume {out}: it holds no run. Start one there first.")
+        raise AggMatchError(f"Cannot resume {out}: it holds no run. Name the folder of a run.", options="--out")
     latest = checkpoints.load_newest(folder.checkpoints)
     if latest is not None:
         check_files(folder, latest.facts)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.data.photos import paint
 
-from aggmatch.data.own.folder import find_images, own_table, table_layout, unused_table
+from aggmatch.data.own.folder import find_images, folder_layout, own_table, table_layout, unused_table
 from aggmatch.errors import AggMatchError
 
 
@@ -29,6 +29,19 @@ def test_links_to_folders_are_not_followed_in_circles(tmp_path):
     assert len(find_images(tmp_path / "rose")) == 1
     (tmp_path / "rose/linked.png").symlink_to(tmp_path / "rose/0.png")
     assert len(find_images(tmp_path / "rose")) == 2, "links to files are"
+
+
+def test_a_folder_with_a_meaning_inside_a_class_is_doubted(tmp_path):
+    for name in ("old/a.png", "photos/rose/a.png", "photos/Unlabeled/b.png"):
+        paint(tmp_path / name)
+    with pytest.warns(UserWarning, match=r"Images in .*photos/Unlabeled have the label 'photos': only directly in"):
+        assert labels(folder_layout(tmp_path).train) == {"a.png": 1, "b.png": 1}
+
+
+def test_a_folder_of_unlabelled_images_alone_says_how_to_label_them(tmp_path):
+    paint(tmp_path / "Unlabeled/deep/a.png")
+    with pytest.raises(AggMatchError, match=r"got none, but 1 image without a label\. Label some in the browser"):
+        folder_layout(tmp_path)
 
 
 # Tables -----------------------------------------------------------------------------------------------------------

@@ -113,6 +113,12 @@ def test_missing_files_are_named_with_what_they_could_be(tmp_path):
         found(tmp_path, ["a.jpg"], *(f"{k}.gif" for k in range(5)))
 
 
+@pytest.mark.parametrize("name", [r"C:\photos\b.jpg", "/home/me/b.jpg", "B.JPG", "deep/B.jpg"])
+def test_paths_of_another_machine_and_other_capitals_are_recognised_in_the_error(tmp_path, name):
+    with pytest.raises(AggMatchError, match=r"1 file of labels\.csv .* did you mean deep/b\.jpg\?"):
+        found(tmp_path, ["a.jpg", "deep/b.jpg"], name)
+
+
 def test_the_log_of_the_label_page_is_a_table_of_labels(tmp_path):
     table = tmp_path / "labels.jsonl"
     events = ['{"event": "label", "files": ["1.png", "2.png"], "class": "rose"}', "no event", '{"event": "undo"}']

@@ -19,10 +19,14 @@ def test_a_warning_names_unreadable_files_which_are_left_out(tmp_path):
     files[2].touch()
     cut = paint(tmp_path / "cut.png", size=(300, 300))
     cut.write_bytes(cut.read_bytes()[:100])
-    with pytest.warns(UserWarning, match=r"4 of 6 files cannot be read .*text\.jpg \(not a JPEG.* and 1 more"):
+    with pytest.warns(
+        UserWarning, match=r"4 of 6 files cannot be read .*text\.jpg \(not a JPEG.*/cut\.png \([^)]*\)\.$"
+    ):
         pixels, kept = decode_all([*files, cut, paint(tmp_path / "last.png")], 8, 3)
     assert kept == [0, 5]
     assert pixels.shape == (2, 3, 8, 8)
+    with pytest.warns(UserWarning, match=r"25 of 25 files cannot be read .* and 5 more\."):
+        decode_all(25 * [tmp_path / "gone.png"], 8, 3)
 
 
 def test_files_read_in_turn_have_one_warning_in_the_end(tmp_path):

@@ -92,6 +92,7 @@ def folder_layout(path: Path) -> Layout:
     unlabeled = [folder for place in dict.fromkeys([root, path]) for folder in named(place, UNLABELED)]
     items += [Labeled(file, UNKNOWN) for folder in unlabeled for file in find_images(folder)]
     warn_about_loose_images(path, root)
+    warn_about_inner_folders(root, classes)
     test = test_folder(path)
     return Layout(root, classes, items, list_known(test, classes, str(root)) if test else [])
 
@@ -138,7 +139,7 @@ def too_few_classes(root: Path, classes: Sequence[str]) -> AggMatchError:
     below = subfolders(root / classes[0]) if classes else []
     if len(below) > 1:
         return AggMatchError(f"{problem}, which has folders itself. Did you mean {printable(root / classes[0])}?")
-    loose = loose_images(root)
+    loose = [*loose_images(root), *(file for folder in named(root, UNLABELED) for file in find_images(folder))]
     if loose and not classes:
         return AggMatchError(
             f"{problem}, but {plural(len(loose), 'image')} without a label. Label some in the browser (aggmatch "
@@ -189,6 +190,18 @@ def warn_about_loose_images(*folders: Path) -> None:
                 f"unlabelled images, put them into {folder / UNLABELED[0]}.",
                 stacklevel=3,
             )
+
+
+def warn_about_inner_folders(root: Path, classes: Iterable[str]) -> None:
+    """Warn about folders such as `unlabeled` inside a class, where they have no meaning: perhaps the wrong level."""
+    inner = [folder for name in classes for folder in named(root / name, (*UNLABELED, *TRAIN, *TEST))]
+    if inner:
+        label, example = printable(inner[0].parent.name), printable(inner[0])
+        warnings.warn(
+            f"Images in {example} have the label '{label}': only directly in {root}, a folder called "
+            f"'{inner[0].name}' is not part of a class.",
+            stacklevel=3,
+        )
 
 
 # A table of labels ------------------------------------------------------------------------------------------------

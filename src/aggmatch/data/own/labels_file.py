@@ -157,9 +157,10 @@ def labels_of(rows: Sequence[LabelRow], files: Sequence[Path], root: Path, table
 
 def report_missing(missing: Sequence[str], names: Sequence[str], root: Path, table: Path, *, all_missing: bool) -> None:
     """Warn about files of a table that are not there, or raise if none is; say what a name could be instead."""
-    wanted = PurePosixPath(missing[0]).name
-    close = [name for name in names if PurePosixPath(name).name == wanted] or difflib.get_close_matches(
-        missing[0], names[:1000], 1, 0.8
+    first = plain_name(missing[0])
+    wanted = PurePosixPath(first).name.casefold()
+    close = [name for name in names if PurePosixPath(name).name.casefold() == wanted] or difflib.get_close_matches(
+        first, names[:1000], 1, 0.8
     )
     hint = f" Paths are relative to {root}: did you mean {printable(close[0])}?" if close else ""
     text = f"{plural(len(missing), 'file')} of {table} {'is' if len(missing) == 1 else 'are'} not an image in {root}: "

@@ -32,6 +32,9 @@ FRESH = 2 * 10**9
 DIGEST = 16
 """Bytes of the digests of paths and contents."""
 
+LISTED = 20
+"""Files that a warning about unreadable files names; it counts the others."""
+
 
 class Stamp(NamedTuple):
     """What is known about a file without opening it."""
@@ -205,8 +208,8 @@ def content_digest(stream: BufferedReader) -> bytes:
 
 
 def warn_unreadable(files: Sequence[Path], problems: dict[int, str]) -> None:
-    """Warn about files that cannot be read: the first by name, with the reason."""
+    """Warn about files that cannot be read: by name, with the reason, so that they can be repaired or deleted."""
     if problems:
         bad = [f"{printable(files[position])} ({problems[position]})" for position in sorted(problems)]
         count, verb = f"{len(bad)} of {plural(len(files), 'file')}", "is" if len(bad) == 1 else "are"
-        warnings.warn(f"{count} cannot be read and {verb} left out: {some_of(bad)}.", stacklevel=3)
+        warnings.warn(f"{count} cannot be read and {verb} left out: {some_of(bad, LISTED)}.", stacklevel=3)
