@@ -139,8 +139,8 @@ class Page:
         return JSONResponse(self.project.state(request.query_params.get("since")), headers=FRESH)
 
     def list_images(self, request: Request) -> Response:
-        """The images of a list; see `Project.list_images`."""
-        items = self.project.list_images(request.path_params["name"], request.query_params.get("class", ""))
+        """The images of a list; see `Lists.rows`."""
+        items = self.project.lists.rows(request.path_params["name"], request.query_params.get("class", ""))
         return JSONResponse({"version": self.project.stamp, "items": items}, headers=FRESH)
 
     def image(self, request: Request) -> Response:
@@ -149,7 +149,7 @@ class Page:
         self.file_of(key)
         with project.lock:
             name = project.index.names[key]
-            label, mark = project.marked(key)
+            label, mark = project.lists.marked(key)
             facts = {"id": key, "name": printable(name), "label": label, "mark": mark}
             return JSONResponse(facts | {"why": self.why(printable(name))}, headers=FRESH)
 
@@ -158,7 +158,7 @@ class Page:
         result, index = self.project.rounds.result, self.project.index
         if result is None or name not in result.position or not result.why:
             return None
-        row, why, classes = result.position[name], result.why, self.project.model_classes()
+        row, why, classes = result.position[name], result.why, self.project.lists.model_classes()
         parts = zip(*(why[key][row] for key in ("source", "share", "held", "given")), strict=True)
         examples = [
             {
