@@ -39,7 +39,8 @@ from aggmatch.own_recipe import recipe_of_use
 from aggmatch.runs.folder import seeded
 from aggmatch.runs.stats import last_loss
 from aggmatch.settings import RunSettings, parts_named, resolve
-from aggmatch.training.run import Run, Stopped, start
+from aggmatch.training.begin import start
+from aggmatch.training.run import Run, Stopped
 from aggmatch.validate import InvalidValue
 
 NAME = "images in memory"

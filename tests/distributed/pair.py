@@ -26,7 +26,8 @@ from aggmatch.models.shared_norm import synchronize
 from aggmatch.models.target_only import BatchNorm
 from aggmatch.models.wide_resnet import WideResNet
 from aggmatch.settings import RunSettings
-from aggmatch.training.run import Stopped, resume, start
+from aggmatch.training.begin import resume, start
+from aggmatch.training.run import Stopped
 from aggmatch.training.trainer import Trainer
 from aggmatch.validate import InvalidValue
 

@@ -23,7 +23,7 @@ from aggmatch.evaluation import evaluate
 from aggmatch.inference.model import TrainedModel
 from aggmatch.methods import METHODS, Method, StepResult, load_method
 from aggmatch.settings import resolve
-from aggmatch.training.run import start
+from aggmatch.training.begin import start
 
 NAMES = METHODS.names()
 BACKBONES = [f"{Path(__file__).parent / 'backbones.py'}:{name}" for name in ("FeatureAndLogits", "FeatureAlone")]

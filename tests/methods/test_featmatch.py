@@ -5,13 +5,13 @@ import pytest
 import torch
 from tests.models.test_heads import linear, refined_by_hand
 
+import aggmatch
 from aggmatch.config import Layer
 from aggmatch.evaluation import evaluate
 from aggmatch.inference.model import TrainedModel
 from aggmatch.methods import Problem, Views
 from aggmatch.methods.featmatch import Config, FeatMatch, Records
 from aggmatch.settings import resolve
-from aggmatch.training import run as loop
 from aggmatch.validate import InvalidValue
 
 PROBLEM = Problem(classes=2, features=3, labels=4, images=20)
@@ -373,7 +373,7 @@ def test_a_saved_model_predicts_the_same(tmp_path):
         "train.steps": 10,
         "train.batch": 10,
     }
-    started = loop.start(resolve([Layer("the test", values)]), tmp_path / "run")
+    started = aggmatch.start(resolve([Layer("the test", values)]), tmp_path / "run")
     for _ in started.train():
         pass
     expected = evaluate(started.state.method, started.state.evaluated, started.data.test)

@@ -7,6 +7,7 @@ import torch
 from tests.folders import write_folder
 from torch import Tensor
 
+import aggmatch
 from aggmatch.config import Layer
 from aggmatch.data import SOURCES, Images
 from aggmatch.errors import AggMatchError
@@ -17,7 +18,6 @@ from aggmatch.methods.paws import PAWS, Config, soft_neighbors
 from aggmatch.models import Network
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import resolve
-from aggmatch.training import run as loop
 
 CONFIG = Config(
     support_views=2,
@@ -316,7 +316,7 @@ def test_a_saved_model_predicts_the_same(tmp_path: Path):
         "train.evaluate_every": 6,
         "runtime.device": "cpu",
     }
-    run = loop.start(resolve([Layer("the test", values)]), tmp_path / "run")
+    run = aggmatch.start(resolve([Layer("the test", values)]), tmp_path / "run")
     records = list(run.train())
     assert all(
         {"loss_unlabeled", "mean_entropy", "confidence", "pseudo_precision"} <= set(each) for each in records[:1]

@@ -15,8 +15,9 @@ from aggmatch.config import Layer
 from aggmatch.data import load_for
 from aggmatch.errors import AggMatchError
 from aggmatch.settings import RunSettings, resolve
+from aggmatch.training.begin import resume, start
 from aggmatch.training.earlier import free_folder, taken_settings
-from aggmatch.training.run import Run, resume, start
+from aggmatch.training.run import Run
 
 QUICK = {"method.name": "supervised", "model.name": "small-4", "data.side": 8, "train.batch": 4, "train.steps": 3}
 CLASSES = ("rows", "columns")

@@ -111,7 +111,7 @@ def planned(
 ) -> None:
     """Train one run of a plan to its end; resume it if it was started. Tasks of a Slurm array call this."""
     from aggmatch.experiments.engines.slurm import read_plan
-    from aggmatch.training.run import start_or_resume
+    from aggmatch.training.begin import start_or_resume
 
     run = read_plan(plan, number, allow_code or ())
     if not run.finished:

@@ -88,8 +88,7 @@ def train(
     from aggmatch.distributed import joined
     from aggmatch.runs.folder import run_name
     from aggmatch.settings import resolve, with_split
-    from aggmatch.training import earlier
-    from aggmatch.training import run as loop
+    from aggmatch.training import begin, earlier
 
     if from_ is not None:
         if resume:
@@ -105,13 +104,13 @@ def train(
             train_tries(resolve(with_split(layers)), out, tries, quiet=quiet, download=download)
             return
         if resume:
-            run = loop.resume(out, layers, download=download, allow=allow_code or (), processes=processes)
+            run = begin.resume(out, layers, download=download, allow=allow_code or (), processes=processes)
             if not run.finished:
                 say_what_was_read(run.settings, run.data, run.split, quiet=quiet, timed=False)
         else:
             settings = resolve(with_split(layers))
             on_read = partial(say_what_was_read, settings, quiet=quiet, timed=not processes.divides)
-            run = loop.start(settings, out, download=download, on_read=on_read, processes=processes)
+            run = begin.start(settings, out, download=download, on_read=on_read, processes=processes)
         if run.state.inputs.rows is not None and not run.finished:
             say_where_images_are(run, quiet=quiet)
         follow_run(run, quiet=quiet or not processes.first)

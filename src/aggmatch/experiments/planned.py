@@ -15,8 +15,9 @@ from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder, run_name
 from aggmatch.runs.stored import StoredRun, read_run
 from aggmatch.settings import RunSettings, parts_named, resolve
+from aggmatch.training.begin import start_or_resume
 from aggmatch.training.earlier import resumed_settings
-from aggmatch.training.run import Run, start_or_resume
+from aggmatch.training.run import Run
 
 Follow = Callable[[Run, str], None]
 """Trains a run to its end; the text is a title to show."""

@@ -39,8 +39,9 @@ from aggmatch.settings import RunSettings, resolve_quick
 from aggmatch.storage.cache import Cache
 from aggmatch.storage.files import cache_folder
 from aggmatch.tables import duration
+from aggmatch.training.begin import start
 from aggmatch.training.inputs import FeatureInputs
-from aggmatch.training.run import Run, start
+from aggmatch.training.run import Run
 
 PAUSE = 0.25
 """Seconds between two writes of the status."""
