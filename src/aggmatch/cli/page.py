@@ -86,7 +86,7 @@ def serve(
     """Serve a finished run's model over HTTP: POST images to /predict. See also /classes, /healthz, /openapi.json."""
     try:
         from aggmatch.page.listen import listen
-        from aggmatch.page.serving import load_engine, make_app
+        from aggmatch.page.serving.service import load_engine, make_app
     except ImportError as error:
         raise missing(error) from None
     engine = load_engine(run, gather(device=device), allow_code or ())

@@ -22,9 +22,9 @@ from aggmatch import __version__
 from aggmatch.config import Changes
 from aggmatch.data.own.decode import Budget, decode_stream, printable, reason
 from aggmatch.inference.model import TrainedModel
-from aggmatch.page.batching import Batcher, BusyError, Predict
 from aggmatch.page.listen import gone
-from aggmatch.page.openapi import describe
+from aggmatch.page.serving.batching import Batcher, BusyError, Predict
+from aggmatch.page.serving.openapi import describe
 from aggmatch.runs.folder import RunFolder
 from aggmatch.tables import plural
 
