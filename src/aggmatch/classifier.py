@@ -38,7 +38,7 @@ from aggmatch.notebook import watch
 from aggmatch.own_recipe import recipe_of_use
 from aggmatch.runs.folder import seeded
 from aggmatch.runs.stats import last_loss
-from aggmatch.settings import RunSettings, parts_named, resolve
+from aggmatch.settings import RunSettings, resolve
 from aggmatch.training.begin import start
 from aggmatch.training.run import Run, Stopped
 from aggmatch.validate import InvalidValue
@@ -274,7 +274,7 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
             raise ending from stop
         changes = {"runtime.device": self.device}
-        return TrainedModel.load(run.folder.path, changes, allow=parts_named(run.settings.to_dict()))
+        return TrainedModel.load(run.folder.path, changes, allow=run.settings.parts)
 
     # scikit-learn -------------------------------------------------------------------------------------------------
 

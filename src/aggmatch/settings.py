@@ -22,7 +22,7 @@ from aggmatch.config import (
     no_section,
     sections,
 )
-from aggmatch.data import DataSettings, drawn_settings, is_own_images
+from aggmatch.data import DataSet, DataSettings, drawn_settings, is_own_images, load_for
 from aggmatch.errors import unknown
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
@@ -194,6 +194,15 @@ class RunSettings(Settings):
         values = self.to_dict()
         train = {name: value for name, value in values["train"].items() if name not in CADENCE}
         return Layer(source, values | {"train": train})
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of method, data set, network and views, which may be code from elsewhere."""
+        return parts_named(self.to_dict())
+
+    def load_data(self, *, download: bool = False) -> DataSet:
+        """Read the data set. download: whether missing files of it are fetched."""
+        return load_for(self.data, self.runtime.data_dir, download, cache_dir=self.runtime.cache_dir)
 
     def identity(self) -> dict[str, Any]:
         """The part of the configuration that decides the result."""

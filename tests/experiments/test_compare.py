@@ -235,5 +235,5 @@ def test_methods_that_the_data_do_not_suit_are_found_before_anything_is_trained(
 def test_a_comparison_that_is_finished_needs_no_data(tmp_path: Path, monkeypatch):
     plan = compare.plan(["supervised"], 1, layers())
     run_all(plan, tmp_path)
-    monkeypatch.setattr(compare, "load_for", None)
+    monkeypatch.setattr("aggmatch.settings.load_for", None)
     assert compare.find_misfits(compare.place(plan, tmp_path)) == {}

@@ -121,16 +121,15 @@ def train(
 def train_tries(settings: "RunSettings", out: Path, count: int, *, quiet: bool, download: bool) -> None:
     """Train runs that differ in their seed, resume those that exist, and say which one has the lowest loss."""
     from aggmatch.cli.cluster import Place, raise_failed, train_all
-    from aggmatch.data import load_for, make_split
+    from aggmatch.data import make_split
     from aggmatch.devices import choose_device
     from aggmatch.experiments import tries
     from aggmatch.experiments.planned import collect
 
-    runtime = settings.runtime
-    data = load_for(settings.data, runtime.data_dir, download, cache_dir=runtime.cache_dir)
+    data = settings.load_data(download=download)
     say_what_was_read(settings, data, make_split(data, settings.data), quiet=quiet, timed=False)
     runs = tries.plan(settings, out, count)
-    place = Place(at_once=tries.at_once(count, choose_device(runtime.device).type))
+    place = Place(at_once=tries.at_once(count, choose_device(settings.runtime.device).type))
     failed = train_all(runs, place.engine(out, quiet=quiet, download=download), quiet=quiet)
     stored = tries.by_loss(collect(runs))
     stdout.print(tries.table(stored).without_empty())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aggmatch.config import Layer
-from aggmatch.data import DataSet, Split, load_for, make_split
+from aggmatch.data import DataSet, Split, make_split
 from aggmatch.data.images import check_images
 from aggmatch.data.streams import check_balance
 from aggmatch.errors import AggMatchError
@@ -76,8 +76,7 @@ def find_misfits(
     missing = [run.settings for run in runs if not run.finished]
     if not missing:
         return {}
-    runtime = missing[0].runtime
-    data = load_for(missing[0].data, runtime.data_dir, download, cache_dir=runtime.cache_dir)
+    data = missing[0].load_data(download=download)
     check_images(data.train.pixels)
     if not len(data.test):
         raise AggMatchError(f"{data.name} has no test images, so methods cannot be compared. Add test images.")

@@ -14,7 +14,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder, run_name
 from aggmatch.runs.stored import StoredRun, read_run
-from aggmatch.settings import RunSettings, parts_named, resolve
+from aggmatch.settings import RunSettings, resolve
 from aggmatch.training.begin import start_or_resume
 from aggmatch.training.earlier import resumed_settings
 from aggmatch.training.run import Run
@@ -83,7 +83,7 @@ class PlannedRun:
 
     def read(self) -> StoredRun:
         """What its folder holds. The folder may name the code that the plan names."""
-        return read_run(self.path, allow=parts_named(self.settings.to_dict()))
+        return read_run(self.path, allow=self.settings.parts)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def find_folder(settings: RunSettings, out: Path) -> Path:
         return path
     for folder in map(RunFolder, sorted(out.glob(f"{escape(run_name(settings))}-*"))):
         with suppress(AggMatchError):  # a corrupt folder, or one that this version cannot read
-            allowed = parts_named(settings.to_dict())
+            allowed = settings.parts
             if folder.holds_run and folder.settings(allow=allowed).identity() == settings.identity():
                 return folder.path
     return path

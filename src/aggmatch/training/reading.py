@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from aggmatch.data import DataSet, load_for, locate
+from aggmatch.data import DataSet, locate
 from aggmatch.data.images import check_images
 from aggmatch.distributed import Processes
 from aggmatch.errors import AggMatchError
@@ -13,7 +13,7 @@ from aggmatch.settings import RunSettings
 def read_data(settings: RunSettings, download: bool, processes: Processes) -> DataSet:
     """Return the data set of the settings; process 0 reads it first and stores what can be cached."""
     with processes.first_alone():
-        return load_for(settings.data, settings.runtime.data_dir, download, cache_dir=settings.runtime.cache_dir)
+        return settings.load_data(download=download)
 
 
 def located(settings: RunSettings) -> RunSettings:
