@@ -80,8 +80,7 @@ def test_with_one_class_kept_fairness_is_finite(toy_state):
 def test_the_warmup_learns_from_labels_alone_and_leaves_the_running_values(toy_state):
     state = toy_state("freematch", method__warmup=2)
     start = {name: value.clone() for name, value in state.method.state_dict().items()}
-    for step in range(3):
-        state.method.refresh(step)
+    for step in range(3):  # without `refresh`: a captured step ends the warm-up by itself
         result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
         running = {name: value for name, value in state.method.state_dict().items() if not name.startswith("start.")}
         learned = [name for name, value in running.items() if not torch.equal(value, start[name])]
@@ -96,15 +95,6 @@ def test_the_warmup_learns_from_labels_alone_and_leaves_the_running_values(toy_s
 def test_a_restored_state_continues_the_warmup(toy_resume):
     expected, got = toy_resume("freematch", method__warmup=4)
     assert all(torch.equal(tensor, got.tensors[key]) for key, tensor in expected.tensors.items())
-
-
-def test_the_step_is_captured_anew_when_the_warmup_ends(toy_state):
-    state = toy_state("freematch", method__warmup=2)
-    stages = []
-    for _ in range(4):
-        state.step()
-        stages.append(state.stage)
-    assert stages == [0, 0, 1, 1]
 
 
 def test_the_running_confidence_and_the_thresholds_are_logged(toy_state):
