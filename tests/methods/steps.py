@@ -13,6 +13,16 @@ def after_steps(state, steps, progress=0.1):
     return state, replace(state.make_batch(*state.draw_indices()), progress=torch.tensor(progress))
 
 
+def check_same_training(first, second):
+    """Two trainers with the same start learn the same in a few steps, to the bit."""
+    for _ in range(4):
+        first.step()
+        second.step()
+    assert first.meters.read() == second.meters.read()
+    for name, weight in first.online.state_dict().items():
+        assert torch.equal(weight, second.online.state_dict()[name])
+
+
 def probabilities(network, images):
     """Class probabilities of one batch, normalised by its own statistics."""
     return copy.deepcopy(network).train()(images).logits.detach().double().softmax(-1)
