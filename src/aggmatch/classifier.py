@@ -225,15 +225,14 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _resolve(self, size: Size) -> RunSettings:
         """Return the settings of the run; errors name the parameter that a value comes from."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        given: dict[str, dict[str, Any]] = {"method": {"method.name": self.method}}
-        given |= {"steps": {} if self.steps is None else {"train.steps": self.steps}}
-        given |= {"device": {"runtime.device": self.device}}
         return resolve(
             [
                 Layer("the defaults of AggMatchClassifier", self._recipe(size) | {"train.seed": seed}),
                 Layer("", {} if self.run_dir is not None else TEMPORARY),
                 Layer("the parameter settings", self.settings or {}),
-                *(Layer(f"the parameter {name}", values) for name, values in given.items()),
+                Layer("the parameter method", {"method.name": self.method}),
+                Layer("the parameter steps", {} if self.steps is None else {"train.steps": self.steps}),
+                Layer("the parameter device", {"runtime.device": self.device}),
                 Layer("", UNTESTED),
             ]
         )

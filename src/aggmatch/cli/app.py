@@ -42,6 +42,7 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder of the downloaded dat
 Download = Annotated[bool, typer.Option("--download", help="Fetch the data set's files if they are missing.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or auto.", show_default="auto")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress: print tables and errors only.")]
+Trained = Annotated[Path, typer.Argument(help="Folder of a run. Of an unfinished one, the newest checkpoint is used.")]
 AllowCode = Annotated[
     list[str] | None,
     typer.Option("--allow-code", metavar="FILE.py:NAME", help="Run this code, which the run folder names; repeatable."),

@@ -19,6 +19,7 @@ from aggmatch.cli.app import (
     Recipe,
     Set,
     Steps,
+    Trained,
     app,
     follow_run,
     gather,
@@ -219,7 +220,7 @@ def print_summary(run: "Run") -> None:
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a run. Of an unfinished one, the newest checkpoint is used.")],
+    run: Trained,
     images: Annotated[
         Path | None, typer.Argument(help="Other images: a folder or .zip with one subfolder per class.")
     ] = None,

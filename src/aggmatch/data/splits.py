@@ -105,6 +105,12 @@ class Split:
         counts = f"{len(self.labeled):,} labelled and {len(self.unlabeled):,} unlabelled images"
         return f"<Split of {self.data}: fold {self.fold}, {counts}>"
 
+    @property
+    def counts(self) -> list[int]:
+        """Number of given labels of each class."""
+        counts: list[int] = self.labels.bincount(minlength=self.classes).tolist()
+        return counts
+
     def tested_on(self, data: DataSet) -> bool:
         """Whether the test images of `data` are those of the split; True if the split does not know them."""
         return self.test_fingerprint in (None, data.test_fingerprint)

@@ -88,8 +88,7 @@ def find_misfits(
         try:
             method = load_method(settings.method_name)
             if method.balanced:
-                counts = split.labels.bincount(minlength=len(data.classes)).tolist()
-                batch = method.labeled_batch(settings.method, settings.train.batch, counts)
+                batch = method.labeled_batch(settings.method, settings.train.batch, split.counts)
                 check_balance(split.labels, data.classes, batch)
         except AggMatchError as error:
             misfits[settings.method_name] = str(error)

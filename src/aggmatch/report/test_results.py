@@ -132,7 +132,7 @@ class ClassResult:
 def class_results(run: StoredRun) -> list[ClassResult]:
     """The result of every class of a run that has a model, in the order of the data set."""
     classes, confusion = run.data().classes, test_predictions(run).confusion
-    given = run.split().labels.bincount(minlength=len(classes)).tolist()
+    given = run.split().counts
     results = []
     for number, (name, counts) in enumerate(zip(classes, confusion, strict=True)):
         wrong = counts.clone()

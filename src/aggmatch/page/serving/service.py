@@ -173,11 +173,9 @@ class Service:
 
     def answer(self, probs: NDArray[np.float32]) -> dict[str, Any]:
         """Return the most probable class and all probabilities."""
-        best = int(probs.argmax())
+        best = self.engine.classes[int(probs.argmax())]
         shares = {name: round(float(share), 6) for name, share in zip(self.engine.classes, probs, strict=True)}
-        return {"class": self.engine.classes[best], "probability": shares[self.engine.classes[best]]} | {
-            "probabilities": shares
-        }
+        return {"class": best, "probability": shares[best], "probabilities": shares}
 
     def decode(self, images: list[Image]) -> list[tuple[NDArray[np.uint8] | None, str]]:
         """Return the pixels of each image, or None and why it has none."""
