@@ -187,7 +187,7 @@ def fused(processes: Processes) -> dict[str, Tensor | None]:
     from aggmatch.models.fused import fused_features
 
     torch.manual_seed(0)
-    network = WideResNet(10, 1, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network = WideResNet(3, 10, 1).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if processes.connected:
         synchronize(network, processes)
     x = torch.randn(8, 3, 4, 4)[processes.rank :: processes.world].contiguous(memory_format=torch.channels_last)
