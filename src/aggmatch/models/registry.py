@@ -18,7 +18,7 @@ FAMILIES = {
     "small": "small or small-WIDTH",
     "wrn": "wrn-DEPTH-WIDTH with a depth of 10, 16, 22, 28, ..., or 37 for images of 96 pixels",
 }
-"""Built-in families of networks → the form of their names. The class takes the channels, then the numbers of the name."""
+"""Built-in families of networks → the form of their names. Their classes take the channels, then these numbers."""
 
 LARGEST = 1000
 """Largest depth or width: a network with a million layers is never built to its end."""

@@ -60,10 +60,15 @@ def make_app(project: Project, access: Access) -> Starlette:
 
 
 def refused(request: Request, error: Exception) -> Response:
-    """Return an error as JSON: 409 if something changed meanwhile, 422 for other errors that a user can fix."""
+    """Return an error as JSON."""
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code)
-    return JSONResponse({"error": str(error)}, 409 if isinstance(error, ConflictError) else 422)
+    return JSONResponse({"error": str(error)}, status_of(error))
+
+
+def status_of(error: Exception) -> int:
+    """Return the status of an error that a user can fix: 409 if something changed meanwhile."""
+    return 409 if isinstance(error, ConflictError) else 422
 
 
 class Page:
@@ -188,7 +193,7 @@ class Page:
                 try:
                     said, error, status = change(body), "", 200
                 except AggMatchError as refusal:
-                    said, error, status = None, str(refusal), 409 if isinstance(refusal, ConflictError) else 422
+                    said, error, status = None, str(refusal), status_of(refusal)
                 return JSONResponse({**self.project.state(since), "said": said, "error": error}, status)
 
             return await run_in_threadpool(answer)
