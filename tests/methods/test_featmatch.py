@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.methods.steps import next_batch
 from tests.models.test_heads import linear, refined_by_hand
 
 import aggmatch
@@ -29,7 +30,7 @@ def run(state, steps):
 
 def at(state, progress):
     """The state's next batch, as if that share of the training were done."""
-    return replace(state.make_batch(*state.draw_indices()), progress=torch.tensor(progress))
+    return replace(next_batch(state), progress=torch.tensor(progress))
 
 
 def recorded(owner, name):

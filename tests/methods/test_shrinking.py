@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.methods.steps import after_steps, check_same_training, record_outputs
+from tests.methods.steps import after_steps, check_same_training, record_outputs, step_result
 
 from aggmatch.methods.base import Problem
 from aggmatch.methods.shrinking import MEMORY, Shrinking, kept_classes
@@ -121,7 +121,7 @@ def test_unsure_images_count_after_the_warmup(name, toy_state):
     values = []
     for step in range(12):
         state.method.refresh(step)
-        result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+        result = step_result(state)
         values.append(result.parts["loss_shrinking"].item())
     assert values[:3] == [0, 0, 0]
     assert max(values[3:]) > 0

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.methods.steps import after_steps, check_same_training, record_outputs
+from tests.methods.steps import after_steps, check_same_training, next_batch, record_outputs
 
 from aggmatch.methods import load_method
 
@@ -70,7 +70,7 @@ def test_aligned_fixmatch_equals_the_definition(threshold, toy_state):
     state = toy_state("fixmatch_da", method__window=3, method__threshold=threshold)
     means: list[list[float]] = []
     for _ in range(5):
-        batch = state.make_batch(*state.draw_indices())
+        batch = next_batch(state)
         weak_view, strong_view = batch.unlabeled
         images = torch.cat([*batch.labeled, strong_view, weak_view])
         joint = copy.deepcopy(state.online)(images).logits.detach().double()
