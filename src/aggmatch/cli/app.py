@@ -93,7 +93,7 @@ def listed(text: str | None) -> list[str]:
     return [name.strip() for name in text.split(",")] if text else []
 
 
-def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> None:
+def follow_run(run: "Run", title: str = "", *, quiet: bool, again: str = "") -> None:
     """Train with a live display. A signal prints how to continue and ends with the usual exit code.
 
     title: shown next to the progress bar. again: the command that continues, if it is not `train --resume`.

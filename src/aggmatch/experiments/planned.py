@@ -76,10 +76,13 @@ class PlannedRun:
         settings = resolve([Layer(source, values["settings"])], recipes=False)
         return cls(settings, Path(values["path"]), values["title"])
 
-    def complete(self, follow: Follow) -> None:
-        """Train it if it is missing, resume it if it is not finished, and do nothing if it is."""
+    def complete(self, follow: Follow, *, download: bool = False) -> None:
+        """Train it if it is missing, resume it if it is not finished, and do nothing if it is.
+
+        download: whether missing files of its data set are fetched.
+        """
         if not self.finished:
-            follow(start_or_resume(self.settings, self.path), self.title)
+            follow(start_or_resume(self.settings, self.path, download=download), self.title)
 
     def read(self) -> StoredRun:
         """What its folder holds. The folder may name the code that the plan names."""
