@@ -3,7 +3,7 @@
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -92,6 +92,11 @@ SMALL: dict[str, dict[str, object]] = {
 """Settings of methods on the toy data."""
 
 
+def dotted(changes: Mapping[str, object]) -> dict[str, object]:
+    """Settings by their dotted names: `optim__lr`, the name of an argument, stands for `optim.lr`."""
+    return {key.replace("__", "."): value for key, value in changes.items()}
+
+
 def toy_settings(method: str = "aggmatch", **changes: object) -> RunSettings:
     """Settings of a run on the toy data that takes about a second."""
     values = {
@@ -111,8 +116,7 @@ def toy_settings(method: str = "aggmatch", **changes: object) -> RunSettings:
         "optim.average_warmup": True,
         "recipe": "frozen" if changes.get("train__backbone") == "frozen" else "paper",
     }
-    changed = {key.replace("__", "."): value for key, value in changes.items()}
-    return resolve([Layer("the test", values | SMALL.get(method, {}) | changed)])
+    return resolve([Layer("the test", values | SMALL.get(method, {}) | dotted(changes))])
 
 
 @pytest.fixture

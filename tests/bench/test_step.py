@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from tests.conftest import dotted
 
 import aggmatch
 from aggmatch.bench import cost
@@ -33,7 +34,7 @@ def tiny(method: str = "aggmatch", **changes: object) -> RunSettings:
         "recipe": "paper",
     }
     values |= {"method.slots": 8, "method.subsets": 2} if method == "aggmatch" else {}
-    return resolve([Layer("the test", values | {key.replace("__", "."): value for key, value in changes.items()})])
+    return resolve([Layer("the test", values | dotted(changes))])
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.conftest import dotted
 
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
@@ -18,7 +19,7 @@ QUICK = {"model.name": "small-4", "train.steps": 6, "train.batch": 10, "train.un
 
 
 def layers(**changes):
-    return [Layer("the test", QUICK | {key.replace("__", "."): value for key, value in changes.items()})]
+    return [Layer("the test", QUICK | dotted(changes))]
 
 
 def train(run, title):

@@ -1,5 +1,7 @@
 """Runs of a second on digits, which several test files need."""
 
+from tests.conftest import dotted
+
 import aggmatch
 from aggmatch.config import Layer
 from aggmatch.runs.folder import RunFolder
@@ -22,7 +24,7 @@ QUICK = {
 
 def quick(**changes: object) -> RunSettings:
     """The settings with changes; `optim__lr` stands for `optim.lr`."""
-    return resolve([Layer("the test", QUICK | {key.replace("__", "."): value for key, value in changes.items()})])
+    return resolve([Layer("the test", QUICK | dotted(changes))])
 
 
 def complete(run: aggmatch.Run) -> aggmatch.Run:

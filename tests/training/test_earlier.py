@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from tests.conftest import stripes
+from tests.conftest import dotted, stripes
 
 from aggmatch.config import Layer
 from aggmatch.data import load_for
@@ -48,11 +48,11 @@ def label(photos: Path, count: int) -> None:
 
 
 def settings(photos: Path, **changes: object) -> RunSettings:
-    return resolve(QUICK | {"data.name": str(photos)} | {key.replace("__", "."): v for key, v in changes.items()})
+    return resolve(QUICK | {"data.name": str(photos)} | dotted(changes))
 
 
 def settings_from(run: Path, **changes: object) -> RunSettings:
-    own = {"train.batch": 4, "train.steps": 3} | {key.replace("__", "."): value for key, value in changes.items()}
+    own = {"train.batch": 4, "train.steps": 3} | dotted(changes)
     return resolve([taken_settings(run), Layer("the test", own)])
 
 
