@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from aggmatch.config import Changes
-from aggmatch.data import DataSet, Split, is_own_images, make_split
+from aggmatch.data import DataSet, Split, is_own_images, locate, make_split
+from aggmatch.data.images import check_images
 from aggmatch.distributed import Processes
 from aggmatch.errors import AggMatchError
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
 from aggmatch.training.earlier import check_files, check_unchanged, resumed_settings, stored_backbone, take_networks
-from aggmatch.training.reading import check_data, located, read_data
 from aggmatch.training.run import Run
 from aggmatch.training.trainer import Trainer
 
@@ -125,3 +125,32 @@ def start_or_resume(settings: RunSettings, out: Path, *, download: bool = False)
     if RunFolder(out).holds_run:
         return resume(out, [settings.layer("the new run")], download=download)
     return start(settings, out, download=download)
+
+
+# The data set ---------------------------------------------------------------------------------------------------------
+
+
+def read_data(settings: RunSettings, download: bool, processes: Processes) -> DataSet:
+    """Return the data set of the settings; process 0 reads it first and stores what can be cached."""
+    with processes.first_alone():
+        return settings.load_data(download=download)
+
+
+def located(settings: RunSettings) -> RunSettings:
+    """The settings with the absolute paths of own images and of their table of labels."""
+    data, table = settings.data, settings.data.labels_file
+    table = str(Path(table).resolve()) if table else None
+    return replace(settings, data=replace(data, name=locate(data.name), labels_file=table))
+
+
+def check_data(data: DataSet, settings: RunSettings) -> None:
+    """Raise an `AggMatchError` if no run can train on the data set."""
+    if data.name != settings.data.name:
+        raise AggMatchError(f"The data set is called '{data.name}', but data.name is '{settings.data.name}'.")
+    if not len(data.test) and settings.data.holdout > 0:
+        raise AggMatchError(
+            f"{data.name} has no test images, so no accuracy can be measured. Label at least two images of a class, "
+            f"add test images, or train without them: data.holdout=0",
+            options="--set data.holdout=0",
+        )
+    check_images(data.train.pixels)
