@@ -101,11 +101,6 @@ class Start(nn.Module):
             return self.contrast
         return self.propagation if self.now < self.config.steps_before else None
 
-    def views(self, unlabeled: tuple[str, ...]) -> Views:
-        """The views of a method: these of unlabelled images, and those of labelled images that the settings choose."""
-        labeled = ("weak",) if self.config.labeled_views == "weak" else ("weak", "strong")
-        return Views(labeled=labeled, unlabeled=unlabeled)
-
     def build_head(self) -> nn.Module:
         """The embedding of the contrast, or the classifier of quarter turns, features → 4, or nothing."""
         if self.contrast is not None:
@@ -170,7 +165,8 @@ class StartingMethod(Method[S]):
     def __init__(self, config: S, problem: Problem) -> None:
         super().__init__(config, problem)
         self.start = Start(config, problem)
-        self.views = self.start.views(unlabeled=("weak", "strong"))
+        if config.labeled_views == "both":
+            self.views = Views(labeled=("weak", "strong"), unlabeled=("weak", "strong"))
 
     def build_head(self) -> nn.Module:
         """Return the head of the task of the first steps, if there is one."""
