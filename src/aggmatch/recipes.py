@@ -5,6 +5,7 @@ named recipe (`--recipe`); a configuration file and `--set` override all of them
 the default of their field. `aggmatch list recipes` shows the named recipes side by side.
 """
 
+from itertools import product
 from typing import Any
 
 # Data sets ------------------------------------------------------------------------------------------------------------
@@ -50,7 +51,7 @@ FIXMATCH_ON_DIGITS: dict[str, Any] = {"optim.weight_decay": 0.04, "optim.average
 """Methods that build on FixMatch have its values, without a search of their own."""
 
 METHOD: dict[tuple[str, str], dict[str, Any]] = {
-    **{("digits", method): FIXMATCH_ON_DIGITS for method in ("fixmatch", *RELATIVES, "comatch", "simmatch")},
+    **dict.fromkeys(product(["digits"], ["fixmatch", *RELATIVES, "comatch", "simmatch"]), FIXMATCH_ON_DIGITS),
     ("digits", "aggmatch"): {
         "method.slots": 64,
         "method.subsets": 8,
