@@ -28,8 +28,8 @@ from aggmatch.page.worker import make_result, read_pixels, settings_of
 from aggmatch.storage.annotations import encode, label_event
 from aggmatch.storage.files import write_atomically
 from aggmatch.tables import Table
+from aggmatch.training.begin import start
 from aggmatch.training.inputs import FeatureInputs
-from aggmatch.training.run import start
 
 RESULTS = Path(__file__).parents[1] / "results/active/estimate.json"
 BUDGETS = (20, 40, 60, 80, 100, 130, 160)

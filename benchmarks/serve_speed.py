@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggmatch.data.own.decode import decode
-from aggmatch.page.serving import Engine, load_engine
+from aggmatch.page.serving.service import Engine, load_engine
 
 
 def rate(work: Callable[[], int], seconds: float) -> float:

@@ -3,7 +3,7 @@
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -64,6 +64,39 @@ def toy_split(toy_data: DataSet) -> Split:
     return Split("toy", 3, 0, len(toy_data.train), torch.arange(6), toy_data.train.labels[:6], torch.arange(90))
 
 
+SMALL: dict[str, dict[str, object]] = {
+    "aggmatch": {"method.slots": 16, "method.subsets": 4},
+    "mixmatch": {"method.alpha": 0.1, "method.unlabeled_weight": 10.0},
+    "featmatch": {
+        "method.strong_views": 1,
+        "method.warmup": 2,
+        "method.refresh_every": 2,
+        "method.recorded": 64,
+        "method.labeled_prototypes": 2,
+        "method.unlabeled_prototypes": 2,
+        "method.alpha": 0.05,
+    },
+    "comatch": {"method.memory": 48, "method.embedding": 8},
+    "simmatch": {"method.embedding": 8},
+    "paws": {
+        "method.small_crops": 1,
+        "views.crops.large_area": [1, 1],  # crops that keep the stripes
+        "views.crops.small_area": [0.25, 0.25],
+        "views.crops.small_side": 0.5,
+        "views.crops.solarized": 0.0,
+        "views.crops.jitter": 0.2,
+        "optim.optimizer": "sgd",
+        "optim.lr": 0.03,
+    },
+}
+"""Settings of methods on the toy data."""
+
+
+def dotted(changes: Mapping[str, object]) -> dict[str, object]:
+    """Settings by their dotted names: `optim__lr`, the name of an argument, stands for `optim.lr`."""
+    return {key.replace("__", "."): value for key, value in changes.items()}
+
+
 def toy_settings(method: str = "aggmatch", **changes: object) -> RunSettings:
     """Settings of a run on the toy data that takes about a second."""
     values = {
@@ -83,22 +116,7 @@ def toy_settings(method: str = "aggmatch", **changes: object) -> RunSettings:
         "optim.average_warmup": True,
         "recipe": "frozen" if changes.get("train__backbone") == "frozen" else "paper",
     }
-    if method == "aggmatch":
-        values |= {"method.slots": 16, "method.subsets": 4}
-    if method == "mixmatch":
-        values |= {"method.alpha": 0.1, "method.unlabeled_weight": 10.0}
-    if method == "featmatch":
-        values |= {"method.strong_views": 1, "method.warmup": 2, "method.refresh_every": 2, "method.recorded": 64}
-        values |= {"method.labeled_prototypes": 2, "method.unlabeled_prototypes": 2, "method.alpha": 0.05}
-    if method == "comatch":
-        values |= {"method.memory": 48, "method.embedding": 8}
-    if method == "simmatch":
-        values |= {"method.embedding": 8}
-    if method == "paws":  # crops that keep the stripes
-        values |= {"method.small_crops": 1, "views.crops.large_area": [1, 1], "views.crops.small_area": [0.25, 0.25]}
-        values |= {"views.crops.small_side": 0.5, "views.crops.solarized": 0.0, "views.crops.jitter": 0.2}
-        values |= {"optim.optimizer": "sgd", "optim.lr": 0.03}
-    return resolve([Layer("the test", values | {key.replace("__", "."): value for key, value in changes.items()})])
+    return resolve([Layer("the test", values | SMALL.get(method, {}) | dotted(changes))])
 
 
 @pytest.fixture

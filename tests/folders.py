@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import dotted
+
 from aggmatch.config import Layer
 from aggmatch.data import draw_split, load
 from aggmatch.runs.folder import RunFolder
@@ -49,7 +51,7 @@ def write_folder(
     such as `data__fold=1`.
     """
     chosen = {"data.name": "digits", "data.labels": 40, "method.name": method, "recipe": "paper"}
-    settings = resolve([Layer("the test", chosen | {key.replace("__", "."): value for key, value in changes.items()})])
+    settings = resolve([Layer("the test", chosen | dotted(changes))])
     folder = RunFolder(path)
     folder.create(draw_split(load("digits", Path("nowhere")), settings.data).encoded(), settings.to_dict())
     with Log(folder.metrics) as log:

@@ -9,7 +9,8 @@ from tests.conftest import toy_settings
 import aggmatch
 from aggmatch import notebook
 from aggmatch.errors import AggMatchError
-from aggmatch.training.run import Run, start
+from aggmatch.training.begin import start
+from aggmatch.training.run import Run
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from tests.conftest import dotted
 
 from aggmatch.config import Layer, flatten, sections
 from aggmatch.errors import AggMatchError
@@ -11,7 +12,7 @@ from aggmatch.validate import InvalidValue
 
 
 def resolved(**values):
-    return resolve([Layer("the test", {key.replace("__", "."): value for key, value in values.items()})])
+    return resolve([Layer("the test", dotted(values))])
 
 
 def test_the_default_is_aggmatch_on_digits():

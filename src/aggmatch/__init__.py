@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from aggmatch.models import Network, Output, build_network
     from aggmatch.notebook import Report, show_report, watch
     from aggmatch.settings import RunSettings, resolve
-    from aggmatch.training.run import Run, Stopped, resume, start
+    from aggmatch.training.begin import resume, start
+    from aggmatch.training.run import Run, Stopped
 
 __version__ = "0.1.0"
 
@@ -40,7 +41,8 @@ _MODULES = {
     "aggmatch.models": ("Network", "Output", "build_network"),
     "aggmatch.methods.aggmatch.queue": ("ClassBalancedQueue",),
     "aggmatch.notebook": ("Report", "show_report", "watch"),
-    "aggmatch.training.run": ("Run", "Stopped", "resume", "start"),
+    "aggmatch.training.run": ("Run", "Stopped"),
+    "aggmatch.training.begin": ("resume", "start"),
     "aggmatch.settings": ("RunSettings", "resolve"),
 }
 

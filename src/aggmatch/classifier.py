@@ -40,8 +40,9 @@ from aggmatch.notebook import watch
 from aggmatch.own_recipe import recipe_of_use
 from aggmatch.runs.folder import seeded
 from aggmatch.runs.stats import last_loss
-from aggmatch.settings import RunSettings, parts_named, resolve
-from aggmatch.training.run import Run, Stopped, start
+from aggmatch.settings import RunSettings, resolve
+from aggmatch.training.begin import start
+from aggmatch.training.run import Run, Stopped
 from aggmatch.validate import InvalidValue
 
 NAME = "images in memory"
@@ -245,15 +246,14 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.settings, Mapping | None):
             raise InvalidValue("settings", f"must be a mapping, dotted name → value, got {self.settings!r}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        given: dict[str, dict[str, Any]] = {"method": {"method.name": self.method}}
-        given |= {"steps": {} if self.steps is None else {"train.steps": self.steps}}
-        given |= {"device": {"runtime.device": self.device}}
         return resolve(
             [
                 Layer("the defaults of AggMatchClassifier", self._recipe(size) | {"train.seed": seed}),
                 Layer("", {} if self.run_dir is not None else TEMPORARY),
                 Layer("the parameter settings", self.settings or {}),
-                *(Layer(f"the parameter {name}", values) for name, values in given.items()),
+                Layer("the parameter method", {"method.name": self.method}),
+                Layer("the parameter steps", {} if self.steps is None else {"train.steps": self.steps}),
+                Layer("the parameter device", {"runtime.device": self.device}),
                 Layer("", UNTESTED),
             ]
         )
@@ -294,7 +294,7 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
             raise ending from stop
         changes = {"runtime.device": self.device}
-        return TrainedModel.load(run.folder.path, changes, allow=parts_named(run.settings.to_dict()))
+        return TrainedModel.load(run.folder.path, changes, allow=run.settings.parts)
 
     # scikit-learn -------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from aggmatch.report.figure import svg
 from aggmatch.report.figures import draw
 from aggmatch.report.page import page
 from aggmatch.runs.stored import StoredRun, read_runs
-from aggmatch.settings import parts_named
 from aggmatch.storage.files import write_atomically
 from aggmatch.training.run import Run
 
@@ -60,7 +59,7 @@ def watch_in_notebook(run: Run) -> None:
 
 def curves(run: Run) -> str:
     """Return the training curves of a run as HTML, below a line with its current step and accuracy."""
-    stored = stored_run(run.folder.path, parts_named(run.settings.to_dict()))
+    stored = stored_run(run.folder.path, run.settings.parts)
     accuracy = "" if stored.accuracy is None else f", test accuracy {stored.accuracy:.1f} %"
     line = f"{short_name(run.settings.method_name)}: step {stored.steps:,} of {run.settings.train.steps:,}{accuracy}"
     plots = [svg(panel.plots[0], f"{panel.name}-live", panel.title) for _, panel in draw([stored], CURVES)]
@@ -106,7 +105,7 @@ def show_report(run: Run | TrainedModel | str | Path, *, allow: Iterable[str] = 
     """
     known = list(allow)
     if isinstance(run, (Run, TrainedModel)):  # its code is imported already
-        known += parts_named(run.settings.to_dict())
+        known += run.settings.parts
     folder = run.folder.path if isinstance(run, Run) else run.folder if isinstance(run, TrainedModel) else Path(run)
     if folder is None:
         raise AggMatchError("The model has no run folder to report on. Keep it: AggMatchClassifier(run_dir=FOLDER).")

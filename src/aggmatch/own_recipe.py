@@ -6,8 +6,16 @@ from typing import Any
 from aggmatch.devices import choose_device
 from aggmatch.models.from_timm import TIMM
 from aggmatch.models.pretrained import BackboneUse, weights_installed
-from aggmatch.recipes import FOLDER, FROM_SCRATCH, PHOTOS
 
+FOLDER: dict[str, Any] = {"data.labels": None}
+"""Recipe of images of your own: all their labels."""
+PHOTOS: dict[str, Any] = {"model.name": "efficientnet-lite0", "train.backbone": "frozen", "data.side": 128}
+"""Recipe of images of your own if pretrained weights are installed and no network is chosen."""
+FROM_SCRATCH: dict[str, dict[str, Any]] = {
+    "cpu": {"model.name": "small-32", "train.steps": 2000, "optim.average": 0.99},
+    "cuda": {"model.name": "wrn-28-2", "train.steps": 20_000, "train.batchnorm_memory": 0.01},
+}
+"""Recipe of images of your own without pretrained weights, by device: it ends in minutes."""
 FINETUNE: dict[str, dict[str, Any]] = {
     "cpu": {"train.steps": 200, "train.batch": 8},
     "cuda": {"train.steps": 1000, "train.batch": 32},

@@ -2,11 +2,13 @@
 
 A recipe is a table of dotted settings. The recipe of the data set comes first, then that of the method on it, then the
 named recipe (`--recipe`); a configuration file and `--set` override all of them. Settings that are not listed here have
-the default of their field.
+the default of their field. `aggmatch list recipes` shows the named recipes side by side.
 """
 
 from itertools import product
 from typing import Any
+
+# Data sets ------------------------------------------------------------------------------------------------------------
 
 # Digits: chosen by accuracy on the unlabelled training images of folds 10 and above, never on test images. The common
 # recipe is the best of about fifty variants. Settings of AggMatch come from 250 runs that vary sixteen settings, the
@@ -38,50 +40,18 @@ DATA: dict[str, dict[str, Any]] = {
     "stl10": {"data.labels": 40, "model.name": "wrn-37-2"},
 }
 
+# Methods on a data set ------------------------------------------------------------------------------------------------
+
 OWN = "own images"
-"""Images of your own in the table below. They are few: a queue of 2,048 slots per class would only cost time."""
-FOLDER: dict[str, Any] = {"data.labels": None}
-"""Recipe of images of your own: all their labels."""
-PHOTOS: dict[str, Any] = {"model.name": "efficientnet-lite0", "train.backbone": "frozen", "data.side": 128}
-"""Recipe of images of your own if pretrained weights are installed and no network is chosen."""
-FROM_SCRATCH: dict[str, dict[str, Any]] = {
-    "cpu": {"model.name": "small-32", "train.steps": 2000, "optim.average": 0.99},
-    "cuda": {"model.name": "wrn-28-2", "train.steps": 20_000, "train.batchnorm_memory": 0.01},
-}
-"""Recipe of images of your own without pretrained weights, by device: it ends in minutes."""
-FROZEN: dict[str, Any] = {
-    "train.backbone": "frozen",
-    "train.steps": 600,
-    "train.batch": 32,
-    "train.log_every": 20,
-    "train.evaluate_every": 30,
-    "optim.average": 0.99,
-    "runtime.checkpoint_every": 200,
-}
-"""Training on features of a frozen backbone, with any method."""
+"""Images of your own in the tables. They are few: a queue of 2,048 slots per class would only cost time."""
 
-FINETUNED: dict[str, Any] = {
-    "train.backbone": "finetune",
-    "train.batchnorm": "fixed",
-    "optim.lr": 0.003,
-    "optim.backbone_rate": 0.3,
-    "optim.average": 0.99,
-    "runtime.checkpoint_every": 200,
-}
-"""Training of all layers of a pretrained backbone, with any method; see docs/decisions/0010-fine-tuning.md."""
-
+RELATIVES = ("fixmatch_da", "shrinkmatch", "flexmatch", "freematch", "softmatch")
+"""Methods that have the same start as AggMatch and FixMatch, and are otherwise as in their papers."""
 FIXMATCH_ON_DIGITS: dict[str, Any] = {"optim.weight_decay": 0.04, "optim.average": 0.98}
 """Methods that build on FixMatch have its values, without a search of their own."""
 
 METHOD: dict[tuple[str, str], dict[str, Any]] = {
-    ("digits", "fixmatch"): FIXMATCH_ON_DIGITS,
-    ("digits", "fixmatch_da"): FIXMATCH_ON_DIGITS,
-    ("digits", "shrinkmatch"): FIXMATCH_ON_DIGITS,
-    ("digits", "flexmatch"): FIXMATCH_ON_DIGITS,
-    ("digits", "freematch"): FIXMATCH_ON_DIGITS,
-    ("digits", "softmatch"): FIXMATCH_ON_DIGITS,
-    ("digits", "comatch"): FIXMATCH_ON_DIGITS,
-    ("digits", "simmatch"): FIXMATCH_ON_DIGITS,
+    **dict.fromkeys(product(["digits"], ["fixmatch", *RELATIVES, "comatch", "simmatch"]), FIXMATCH_ON_DIGITS),
     ("digits", "aggmatch"): {
         "method.slots": 64,
         "method.subsets": 8,
@@ -120,6 +90,11 @@ METHOD: dict[tuple[str, str], dict[str, Any]] = {
     ("cifar100", "mixmatch"): {"method.unlabeled_weight": 150.0},
     ("cifar100", "aggmatch"): {"method.slots": 256},
 }
+
+# Named recipes --------------------------------------------------------------------------------------------------------
+
+ANY = ""
+"""Stands for all methods, or all data sets, in the tables below."""
 
 COLD_START: dict[str, Any] = {
     "method.labeled_views": "both",
@@ -173,7 +148,28 @@ SURE_ONLY: dict[str, Any] = {
     "method.shrinking_weight": 1.0,
 }
 """AggMatch after propagated labels, with the paper's queue: sure images count, unsure ones teach what they are not."""
-ANY = ""
+
+FROZEN: dict[str, Any] = {
+    "train.backbone": "frozen",
+    "train.steps": 600,
+    "train.batch": 32,
+    "train.log_every": 20,
+    "train.evaluate_every": 30,
+    "optim.average": 0.99,
+    "runtime.checkpoint_every": 200,
+}
+"""Training on features of a frozen backbone, with any method."""
+
+FINETUNED: dict[str, Any] = {
+    "train.backbone": "finetune",
+    "train.batchnorm": "fixed",
+    "optim.lr": 0.003,
+    "optim.backbone_rate": 0.3,
+    "optim.average": 0.99,
+    "runtime.checkpoint_every": 200,
+}
+"""Training of all layers of a pretrained backbone, with any method; see docs/decisions/0010-fine-tuning.md."""
+
 ON_PRETRAINED: dict[str, dict[str, Any]] = {
     "aggmatch": {
         "method.alignment": True,
@@ -190,8 +186,6 @@ ON_PRETRAINED: dict[str, dict[str, Any]] = {
     "shrinkmatch": {"method.threshold": 0.8},
 }
 """Methods on a pretrained backbone, measured on frozen ones: predictions are right early, classes may be lost."""
-RELATIVES = ("fixmatch_da", "shrinkmatch", "flexmatch", "freematch", "softmatch")
-"""Methods that have the same start as AggMatch and FixMatch, and are otherwise as in their papers."""
 
 NAMED: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {},
@@ -203,6 +197,47 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
     "finetune": {ANY: FINETUNED} | ON_PRETRAINED,
 }
 """Named recipes: name → method → settings; `ANY` holds settings of all methods."""
+
+# Named recipes on a data set ------------------------------------------------------------------------------------------
+
+COLD_START_ON_DIGITS: dict[str, Any] = {
+    "method.rotation_weight": 0.5,
+    "method.rotated": 60,
+    "method.rotation_steps": 0,
+    "method.warmup": 100,
+    "optim.lr": 0.03,
+    "optim.final": None,
+    "train.batchnorm_memory": None,
+}
+NEIGHBOURS_ON_DIGITS: dict[str, Any] = {
+    "method.propagated_by_class": 0.5,
+    "optim.lr": 0.03,
+    "optim.weight_decay": 0.02,
+}
+NAMED_ON: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
+    "digits": {
+        "cold-start": {
+            "aggmatch": COLD_START_ON_DIGITS
+            | {"method.alignment_steps": 0, "method.sharpening": 0.1, "optim.weight_decay": 0.08},
+            **dict.fromkeys(("fixmatch", *RELATIVES), COLD_START_ON_DIGITS | {"optim.weight_decay": 0.04}),
+        },
+        "neighbours": {
+            "aggmatch": NEIGHBOURS_ON_DIGITS
+            | SMALL_QUEUE
+            | {
+                "method.alignment_steps": 0,
+                "method.sharpening": 0.1,
+                "method.sure_only": False,
+                "method.shrinking_weight": 0.0,
+            },
+            **dict.fromkeys(("fixmatch", *RELATIVES), NEIGHBOURS_ON_DIGITS),
+        },
+    },
+}
+"""What named recipes change on a data set: data set → name → method → settings. Digits train for 1,000 steps."""
+
+# Which named recipe a run has, and how much of the run it may take ----------------------------------------------------
+
 PREFERRED: dict[tuple[str, str], dict[int, str]] = {
     (ANY, "aggmatch"): {0: "cold-start"},
     ("digits", "aggmatch"): {0: "neighbours"},
@@ -220,34 +255,3 @@ SHARES = {
     "method.propagation_steps": 3,
 }
 """A recipe spends at most 1 / N of the steps on each part of its start, so that it also fits short runs."""
-
-SHORT: dict[str, Any] = {
-    "method.rotation_weight": 0.5,
-    "method.rotated": 60,
-    "method.rotation_steps": 0,
-    "method.warmup": 100,
-    "optim.lr": 0.03,
-    "optim.final": None,
-    "train.batchnorm_memory": None,
-}
-SHORT_FIXMATCH: dict[str, Any] = SHORT | {"optim.weight_decay": 0.04}
-NEIGHBOURS_ON_DIGITS: dict[str, Any] = {
-    "method.propagated_by_class": 0.5,
-    "optim.lr": 0.03,
-    "optim.weight_decay": 0.02,
-}
-NAMED_ON: dict[tuple[str, str, str], dict[str, Any]] = {
-    ("cold-start", "digits", "aggmatch"): SHORT
-    | {"method.alignment_steps": 0, "method.sharpening": 0.1, "optim.weight_decay": 0.08},
-    ("neighbours", "digits", "aggmatch"): NEIGHBOURS_ON_DIGITS
-    | SMALL_QUEUE
-    | {
-        "method.alignment_steps": 0,
-        "method.sharpening": 0.1,
-        "method.sure_only": False,
-        "method.shrinking_weight": 0.0,
-    },
-    **dict.fromkeys(product(["cold-start"], ["digits"], ["fixmatch", *RELATIVES]), SHORT_FIXMATCH),
-    **dict.fromkeys(product(["neighbours"], ["digits"], ["fixmatch", *RELATIVES]), NEIGHBOURS_ON_DIGITS),
-}
-"""What a named recipe changes for a method on a data set: digits train for 1,000 steps."""

@@ -22,7 +22,7 @@ from aggmatch.config import (
     no_section,
     sections,
 )
-from aggmatch.data import DataSettings, drawn_settings, is_own_images
+from aggmatch.data import DataSet, DataSettings, drawn_settings, is_own_images, load_for
 from aggmatch.errors import unknown
 from aggmatch.methods import load_method
 from aggmatch.models import ModelSettings
@@ -195,6 +195,15 @@ class RunSettings(Settings):
         train = {name: value for name, value in values["train"].items() if name not in CADENCE}
         return Layer(source, values | {"train": train})
 
+    @property
+    def parts(self) -> list[str]:
+        """Names of method, data set, network and views, which may be code from elsewhere."""
+        return parts_named(self.to_dict())
+
+    def load_data(self, *, download: bool = False) -> DataSet:
+        """Read the data set. download: whether missing files of it are fetched."""
+        return load_for(self.data, self.runtime.data_dir, download, cache_dir=self.runtime.cache_dir)
+
     def identity(self) -> dict[str, Any]:
         """The part of the configuration that decides the result."""
         return {name: section for name, section in self.to_dict().items() if name != "runtime"}
@@ -214,59 +223,62 @@ def resolve(changes: Changes, *, recipes: bool = True) -> RunSettings:
     for layer in layers:
         check_sections(layer)
     chosen, sources = merge(layers)
-    data_name = chosen.get("data", {}).get("name", "digits")
-    method_name = chosen.get("method", {}).get("name", "aggmatch")
-    for key, value in (("data.name", data_name), ("method.name", method_name)):
-        require_text(key, value, sources)
-    of_data = recipe_of_data(data_name, chosen) if recipes else {}
-    train = {name: of_data.get(f"train.{name}") for name in ("backbone", "steps")} | chosen.get("train", {})
-    length = train["steps"] or TrainSettings.steps
-    named = chosen.get("recipe", default_recipe(data_name, method_name, train["backbone"], length))
-    check_recipe(named, method_name, sources)
+    data = chosen.get("data", {}).get("name", "digits")
+    method = chosen.get("method", {}).get("name", "aggmatch")
+    require_text("data.name", data, sources)
+    require_text("method.name", method, sources)
+    if "recipe" in chosen:
+        check_recipe(chosen["recipe"], method, sources)
     if not recipes:
-        return build(*merge(layers), method_name)
-    below = [Layer(f"the recipe of {data_name}", of_data), *method_recipe(data_name, method_name, named)]
-    own = merge(below)[0].get("train", {})
-    steps = chosen.get("train", {}).get("steps", own.get("steps", TrainSettings.steps))
-    fitting = [part for layer in below for part in (layer, fitted(layer, steps))]
-    values, sources = merge([*fitting, Layer("", {"recipe": named}), *layers])
-    settings = build(values, sources, method_name)
-    fixed = dict(chosen.get("train", {}))
-    if own.get("steps") == settings.train.steps:  # the recipe's cadence is made for its length
-        fixed |= own
+        return build(chosen, sources, method)
+    below = default_layers(data, method, chosen)
+    steps = merge([*below, *layers])[0].get("train", {}).get("steps", TrainSettings.steps)
+    settings = build(*merge([*(fitted(layer, steps) for layer in below), *layers]), method)
+    fixed, usual = set(chosen.get("train", {})), merge(below)[0].get("train", {})
+    if usual.get("steps") == settings.train.steps:  # the recipe's cadence is made for its length
+        fixed |= usual.keys()
     return replace(settings, train=often_enough(settings.train, fixed))
 
 
-def resolve_quick(layers: Sequence[Layer]) -> RunSettings:
-    """Return settings as `resolve` does, but with frozen features where images of your own would be fine-tuned.
+def default_layers(data: str, method: str, chosen: Mapping[str, Any]) -> list[Layer]:
+    """Return the layers below those that a user chose: recipes of the data set and the method, and the named recipe.
 
-    It is for many short runs in a row. A use of the backbone that a layer chooses stays.
+    chosen: nested settings that the user chose, on which the recipes depend.
     """
-    settings = resolve(layers)
-    if settings.train.backbone != "finetune" or any("train.backbone" in layer.values for layer in layers):
-        return settings
-    return resolve([Layer("many short runs", {"train.backbone": "frozen"}), *layers])
+    of_data = own_recipe(chosen) if is_own_images(data) else DATA.get(data, {})
+    train = {name: of_data.get(f"train.{name}") for name in ("backbone", "steps")} | chosen.get("train", {})
+    named = chosen.get("recipe") or default_recipe(data, method, train["backbone"], train["steps"])
+    on_data = METHOD.get((OWN if is_own_images(data) else data, method), {})
+    named_on_data = NAMED_ON.get(data, {}).get(named, {}).get(method, {})
+    values = NAMED[named].get(ANY, {}) | NAMED[named].get(method, {}) | named_on_data
+    return [
+        Layer(f"the recipe of {data}", of_data),
+        Layer(f"the defaults of {method}", load_method(method).defaults),
+        Layer(f"the recipe of {method} on {data}", {} if named in get_args(BackboneUse) else on_data),
+        Layer(f"the recipe {named}", {**values, "recipe": named}),
+    ]
 
 
 def default_recipe(data: str, method: str, use: str | None, steps: object) -> str:
-    """Return the name of the recipe that a run has by default. use: of its backbone. steps: wrong ones count as 0."""
-    if use in NAMED:
+    """Return the name of the recipe that a run has by default.
+
+    use: of its backbone. steps: of the run; None for the default, and something wrong counts as 0.
+    """
+    if use in ("frozen", "finetune"):
         return use
     if is_own_images(data):
         return RunSettings.recipe
     by_length = PREFERRED.get((data, method)) or PREFERRED.get((ANY, method)) or {0: RunSettings.recipe}
-    length = steps if isinstance(steps, int) else 0
+    length = TrainSettings.steps if steps is None else steps if isinstance(steps, int) else 0
     return by_length[max((least for least in by_length if least <= length), default=0)]
 
 
-def check_recipe(named: Any, method: str, sources: Mapping[str, str]) -> None:
-    """Raise an `AggMatchError` if there is no recipe of this name, or none for the method."""
-    require_text("recipe", named, sources)
-    if named not in NAMED:
-        raise unknown("recipe", named, NAMED, see="aggmatch list recipes")
-    if NAMED[named] and not {method, ANY} & NAMED[named].keys():
-        problem = f"must be {RunSettings.recipe} for {method}: {named} is for {', '.join(NAMED[named])}"
-        raise InvalidValue("recipe", problem, sources.get("recipe", ""))
+def fitted(recipe: Layer, steps: object) -> Layer:
+    """Return the layer with shorter first steps, if those of a recipe would take too much of a run."""
+    if not isinstance(steps, int) or steps < 1:  # an error that the validator reports
+        return recipe
+    most = {key: min(recipe.values[key], steps // share) for key, share in SHARES.items() if recipe.values.get(key)}
+    return Layer(recipe.source, {**recipe.values, **most})
 
 
 def often_enough(train: TrainSettings, fixed: Collection[str]) -> TrainSettings:
@@ -282,37 +294,37 @@ def often_enough(train: TrainSettings, fixed: Collection[str]) -> TrainSettings:
     return replace(train, log_every=log, evaluate_every=evaluate)
 
 
+def build(values: Mapping[str, Any], sources: Mapping[str, str], method_name: str) -> RunSettings:
+    """Return validated settings from nested values."""
+    values = dict(values)
+    method_values = {key: value for key, value in dict(values.pop("method", {})).items() if key != "name"}
+    method = load_method(method_name).config_type.build(method_values, sources, "method.", method_name)
+    return RunSettings.build({**values, "method_name": method_name, "method": method}, sources)
+
+
+def check_sections(layer: Layer) -> None:
+    """Raise `InvalidValue` for a value in place of a section: `method=fixmatch` instead of `method.name=fixmatch`."""
+    if "method_name" in layer.values:
+        raise InvalidValue("method_name", "does not exist; choose the method with method.name", layer.source)
+    for key, section in sections(RunSettings):
+        if key in layer.values:
+            raise no_section(key, layer.values[key], section, layer.source)
+
+
+def check_recipe(named: Any, method: str, sources: Mapping[str, str]) -> None:
+    """Raise an `AggMatchError` if there is no recipe of this name, or none for the method."""
+    require_text("recipe", named, sources)
+    if named not in NAMED:
+        raise unknown("recipe", named, NAMED, see="aggmatch list recipes")
+    if NAMED[named] and not {method, ANY} & NAMED[named].keys():
+        problem = f"must be {RunSettings.recipe} for {method}: {named} is for {', '.join(NAMED[named])}"
+        raise InvalidValue("recipe", problem, sources.get("recipe", ""))
+
+
 def require_text(key: str, value: object, sources: Mapping[str, str]) -> None:
     """Raise `InvalidValue` if the value of a setting is not a string."""
     if not isinstance(value, str):
         raise InvalidValue(key, f"must be a string, got {value!r}", sources.get(key, ""))
-
-
-def method_recipe(data: str, method: str, named: str) -> list[Layer]:
-    """Return the layers of default settings of a method: on all data sets, on this one, and in a named recipe."""
-    known = OWN if is_own_images(data) else data
-    on_data = {} if named in get_args(BackboneUse) else METHOD.get((known, method), {})
-    return [
-        Layer(f"the defaults of {method}", load_method(method).defaults),
-        Layer(f"the recipe of {method} on {data}", on_data),
-        Layer(
-            f"the recipe {named}",
-            NAMED[named].get(ANY, {}) | NAMED[named].get(method, {}) | NAMED_ON.get((named, data, method), {}),
-        ),
-    ]
-
-
-def fitted(recipe: Layer, steps: object) -> Layer:
-    """Return a layer with shorter first steps, if those of a recipe would take too much of a run."""
-    if not isinstance(steps, int) or steps < 1:  # an error that the validator reports
-        return Layer(recipe.source, {})
-    most = {key: steps // share for key, share in SHARES.items() if recipe.values.get(key)}
-    return Layer(recipe.source, {key: limit for key, limit in most.items() if recipe.values[key] > limit})
-
-
-def recipe_of_data(data: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe of a data set. chosen: nested settings, on which that of images of your own depends."""
-    return own_recipe(chosen) if is_own_images(data) else DATA.get(data, {})
 
 
 def with_absolute_paths(layer: Layer) -> Layer:
@@ -321,10 +333,15 @@ def with_absolute_paths(layer: Layer) -> Layer:
     return Layer(layer.source, {**layer.values, **named}) if named else layer
 
 
-def parts_named(values: Mapping[str, Any]) -> list[str]:
-    """Return the names of parts (method, data set, network, views) among nested or dotted values."""
-    flat = flatten(values)
-    return [flat[key] for key in PARTS if isinstance(flat.get(key), str)]
+def resolve_quick(layers: Sequence[Layer]) -> RunSettings:
+    """Return settings as `resolve` does, but with frozen features where images of your own would be fine-tuned.
+
+    It is for many short runs in a row. A use of the backbone that a layer chooses stays.
+    """
+    settings = resolve(layers)
+    if settings.train.backbone != "finetune" or any("train.backbone" in layer.values for layer in layers):
+        return settings
+    return resolve([Layer("many short runs", {"train.backbone": "frozen"}), *layers])
 
 
 def with_split(layers: Sequence[Layer]) -> list[Layer]:
@@ -344,18 +361,7 @@ def with_split(layers: Sequence[Layer]) -> list[Layer]:
     return [*layers, Layer(f"the split {split}", drawn)]
 
 
-def check_sections(layer: Layer) -> None:
-    """Raise `InvalidValue` for a value in place of a section: `method=fixmatch` instead of `method.name=fixmatch`."""
-    if "method_name" in layer.values:
-        raise InvalidValue("method_name", "does not exist; choose the method with method.name", layer.source)
-    for key, section in sections(RunSettings):
-        if key in layer.values:
-            raise no_section(key, layer.values[key], section, layer.source)
-
-
-def build(values: Mapping[str, Any], sources: Mapping[str, str], method_name: str) -> RunSettings:
-    """Return validated settings from nested values."""
-    values = dict(values)
-    method_values = {key: value for key, value in dict(values.pop("method", {})).items() if key != "name"}
-    method = load_method(method_name).config_type.build(method_values, sources, "method.", method_name)
-    return RunSettings.build({**values, "method_name": method_name, "method": method}, sources)
+def parts_named(values: Mapping[str, Any]) -> list[str]:
+    """Return the names of parts (method, data set, network, views) among nested or dotted values."""
+    flat = flatten(values)
+    return [flat[key] for key in PARTS if isinstance(flat.get(key), str)]

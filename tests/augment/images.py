@@ -1,5 +1,7 @@
 """Images for the tests of views, and conversion to and from Pillow."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from PIL import Image
@@ -26,6 +28,25 @@ def some_images(side: int, channels: int) -> Tensor:
 
 def distinct(images: Tensor) -> int:
     return len({image.numpy().tobytes() for image in images})
+
+
+def check_replays(make: Callable[[torch.Generator], Tensor]) -> None:
+    """A captured graph that makes views makes new ones on every replay: those of calls without a graph."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    make(generator)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        out = make(generator)
+    generator.manual_seed(1)
+    replays = []
+    for _ in range(2):
+        graph.replay()
+        replays.append(out.clone())
+    generator.manual_seed(1)
+    assert torch.equal(replays[0], make(generator))
+    assert torch.equal(replays[1], make(generator))
+    assert not torch.equal(replays[0], replays[1])
 
 
 def to_pillow(image: Tensor) -> Image.Image:

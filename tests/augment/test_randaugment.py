@@ -65,8 +65,8 @@ def both(name: str, side: int, channels: int, interpolation: str = "nearest") ->
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("name", TABLE)
-def test_table_operations_equal_pillow(name, side, channels):
+@pytest.mark.parametrize("name", [*TABLE, *GEOMETRIC])
+def test_table_and_geometric_operations_equal_pillow(name, side, channels):
     ours, theirs = both(name, side, channels)
     assert torch.equal(ours, theirs)
 
@@ -79,14 +79,6 @@ def test_blend_operations_equal_pillow(name, side, channels):
     difference = (ours - theirs).abs()
     assert difference.max() <= 1  # a compiler that fuses Pillow's multiply and add truncates a few pixels elsewhere
     assert (difference > 0).float().mean() < 0.001
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("name", GEOMETRIC)
-def test_geometric_operations_equal_pillow(name, side, channels):
-    ours, theirs = both(name, side, channels)
-    assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

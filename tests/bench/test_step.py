@@ -7,7 +7,9 @@ from functools import partial
 
 import pytest
 import torch
+from tests.conftest import dotted
 
+import aggmatch
 from aggmatch.bench import cost
 from aggmatch.bench.step import Bench, bare_step, describe_data, endless, stand_in, warm
 from aggmatch.bench.timing import Effort
@@ -15,7 +17,6 @@ from aggmatch.config import Layer
 from aggmatch.models.wide_resnet import WideResNet
 from aggmatch.runs.log import Log
 from aggmatch.settings import RunSettings, resolve
-from aggmatch.training import run as loop
 from aggmatch.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -33,7 +34,7 @@ def tiny(method: str = "aggmatch", **changes: object) -> RunSettings:
         "recipe": "paper",
     }
     values |= {"method.slots": 8, "method.subsets": 2} if method == "aggmatch" else {}
-    return resolve([Layer("the test", values | {key.replace("__", "."): value for key, value in changes.items()})])
+    return resolve([Layer("the test", values | dotted(changes))])
 
 
 @pytest.fixture(autouse=True)
@@ -72,9 +73,9 @@ def test_stages_can_be_left_out():
 
 def test_the_measured_loop_does_not_end_evaluate_or_save(monkeypatch):
     for name in ("evaluate", "summarize"):
-        monkeypatch.setattr(loop, name, pytest.fail)
+        monkeypatch.setattr(f"aggmatch.training.run.{name}", pytest.fail)
     for name in ("save", "finish", "keep_snapshot"):
-        monkeypatch.setattr(loop.Run, name, pytest.fail)
+        monkeypatch.setattr(aggmatch.Run, name, pytest.fail)
     bench = Bench(tiny("supervised", runtime__checkpoint_every=1, train__evaluate_every=1), Effort(CPU, wanted=12))
     step, state = bench.step()
     assert bench.loop(state, step.timing) > 0

@@ -35,7 +35,8 @@ def peer(tmp_path, monkeypatch):
     (tmp_path / "helper.py").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path
+    yield tmp_path
+    sys.modules.pop("helper", None)  # other tests have a helper of their own
 
 
 def test_a_step_lasts_from_one_optimizer_step_to_the_next(peer):

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from aggmatch.settings import resolve
-from aggmatch.training.run import start
+from aggmatch.training.begin import start
 
 QUICK = {"train.steps": 40, "model.name": "small-4", "train.batch": 10, "train.unlabeled_ratio": 2}
 QUICK |= {"method.slots": 8, "method.subsets": 2, "runtime.checkpoint_every": 1, "train.evaluate_every": 1}

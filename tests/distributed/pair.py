@@ -26,7 +26,8 @@ from aggmatch.models.shared_norm import synchronize
 from aggmatch.models.target_only import BatchNorm
 from aggmatch.models.wide_resnet import WideResNet
 from aggmatch.settings import RunSettings
-from aggmatch.training.run import Stopped, resume, start
+from aggmatch.training.begin import resume, start
+from aggmatch.training.run import Stopped
 from aggmatch.training.trainer import Trainer
 from aggmatch.validate import InvalidValue
 
@@ -186,7 +187,7 @@ def fused(processes: Processes) -> dict[str, Tensor | None]:
     from aggmatch.models.fused import fused_features
 
     torch.manual_seed(0)
-    network = WideResNet(10, 1, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network = WideResNet(3, 10, 1).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if processes.connected:
         synchronize(network, processes)
     x = torch.randn(8, 3, 4, 4)[processes.rank :: processes.world].contiguous(memory_format=torch.channels_last)

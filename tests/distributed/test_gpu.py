@@ -75,7 +75,7 @@ def test_fused_passes_combine_the_statistics_of_two_processes(targets):
     found = []
     for processes, images in ((Processes(), twice), (Twins(0, 2), x)):
         torch.manual_seed(1)
-        network = WideResNet(10, 1, 3).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = WideResNet(3, 10, 1).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if processes.divides:
             synchronize(network, processes)
         count = targets * len(images) // len(x)

@@ -22,7 +22,8 @@ from aggmatch.models import build_network
 from aggmatch.models.shared_norm import synchronize
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.folder import RunFolder
-from aggmatch.training.run import Stopped, resume, start
+from aggmatch.training.begin import resume, start
+from aggmatch.training.run import Stopped
 from aggmatch.validate import InvalidValue
 
 TOLERANCE = 1e-4

@@ -94,7 +94,7 @@ def test_the_pass_in_triton_kernels_is_that_of_the_whole_batch(pair):
     from aggmatch.models.wide_resnet import WideResNet
 
     torch.manual_seed(0)
-    network = WideResNet(10, 1, 3)
+    network = WideResNet(3, 10, 1)
     x = torch.randn(8, 3, 4, 4)
     features = network(x, 4)
     (features * torch.arange(8 * network.features).sin().view(8, -1))[:4].sum().backward()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.conftest import dotted
 
 import aggmatch
 from aggmatch.config import Layer
@@ -48,7 +49,7 @@ def plan(tiny: PaperTable, tmp_path: Path):
     """Plans runs of the tiny table, or of another one, in the test's folder, as if the table asked for quick runs."""
 
     def make(table: PaperTable = tiny, folds: int | None = None, **changes: object) -> Plan:
-        layers = [Layer("the test", {key.replace("__", "."): value for key, value in changes.items()})]
+        layers = [Layer("the test", dotted(changes))]
         made, quick = (
             reproduce.plan(table, [Layer("quick", QUICK), *more], tmp_path / "runs", folds) for more in (layers, [])
         )

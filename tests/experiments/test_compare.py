@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.conftest import dotted
 
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
@@ -18,7 +19,7 @@ QUICK = {"model.name": "small-4", "train.steps": 6, "train.batch": 10, "train.un
 
 
 def layers(**changes):
-    return [Layer("the test", QUICK | {key.replace("__", "."): value for key, value in changes.items()})]
+    return [Layer("the test", QUICK | dotted(changes))]
 
 
 def train(run, title):
@@ -235,5 +236,5 @@ def test_methods_that_the_data_do_not_suit_are_found_before_anything_is_trained(
 def test_a_comparison_that_is_finished_needs_no_data(tmp_path: Path, monkeypatch):
     plan = compare.plan(["supervised"], 1, layers())
     run_all(plan, tmp_path)
-    monkeypatch.setattr(compare, "load_for", None)
+    monkeypatch.setattr("aggmatch.settings.load_for", None)
     assert compare.find_misfits(compare.place(plan, tmp_path)) == {}

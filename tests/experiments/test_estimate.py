@@ -1,3 +1,5 @@
+from tests.conftest import dotted
+
 from aggmatch.config import Layer
 from aggmatch.experiments import estimate as module
 from aggmatch.experiments import reproduce
@@ -19,7 +21,7 @@ from aggmatch.settings import RunSettings, resolve
 
 
 def settings(**changes):
-    chosen = {"recipe": "paper"} | {key.replace("__", "."): value for key, value in changes.items()}
+    chosen = {"recipe": "paper"} | dotted(changes)
     return resolve([Layer("the test", chosen)])
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 
 import pytest
+from tests.conftest import dotted
 
 from aggmatch.config import Layer, Settings
 from aggmatch.errors import AggMatchError
@@ -13,7 +14,7 @@ from aggmatch.settings import resolve
 
 def settings(**changes):
     values = {"data.labels": 20, "method.name": "fixmatch"}
-    return resolve([Layer("the test", values | {key.replace("__", "."): value for key, value in changes.items()})])
+    return resolve([Layer("the test", values | dotted(changes))])
 
 
 def test_the_name_of_a_folder_tells_data_labels_method_and_fold_and_ends_in_a_digest():

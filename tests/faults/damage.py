@@ -16,7 +16,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.inference import Snapshot
 from aggmatch.runs.results import encode
 from aggmatch.runs.stored import read_run
-from aggmatch.training.run import resume, start
+from aggmatch.training.begin import resume, start
 
 
 def digest(values: Any) -> str:

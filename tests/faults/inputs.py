@@ -33,7 +33,7 @@ from aggmatch.runs.results import add_results, encode, read_results
 from aggmatch.runs.stored import read_run
 from aggmatch.settings import resolve
 from aggmatch.tables import CONTROL, Table, visible
-from aggmatch.training.run import start
+from aggmatch.training.begin import start
 
 Try = Callable[[bytes], object]
 """Reads an input; an `AggMatchError` is a good end."""

@@ -10,7 +10,7 @@ from tests.faults.runs import SETTINGS
 from tests.faults.tally import Tally
 
 from aggmatch.settings import resolve
-from aggmatch.training.run import start
+from aggmatch.training.begin import start
 
 SAMPLES = 100
 """Times at which a run is looked at."""

@@ -11,7 +11,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.inference.export import Classifier, read_onnx, to_onnx
 from aggmatch.inference.model import TrainedModel
 from aggmatch.settings import resolve
-from aggmatch.training.run import start
+from aggmatch.training.begin import start
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

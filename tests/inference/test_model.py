@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+import aggmatch
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import evaluate
@@ -16,16 +17,15 @@ from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint, pack, unpack
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import resolve
-from aggmatch.training import run as loop
 
 QUICK = {"data.name": "digits", "model.name": "small-4", "train.steps": 3, "runtime.snapshots": []}
 
 
 @pytest.fixture(scope="module", params=["supervised", "paws"])
-def run(request, tmp_path_factory) -> loop.Run:
+def run(request, tmp_path_factory) -> aggmatch.Run:
     batch = 20 if request.param == "paws" else 10
     changes = QUICK | {"method.name": request.param, "train.batch": batch, "train.unlabeled_ratio": 1}
-    run = loop.start(resolve([Layer("the test", changes)]), tmp_path_factory.mktemp("runs") / request.param)
+    run = aggmatch.start(resolve([Layer("the test", changes)]), tmp_path_factory.mktemp("runs") / request.param)
     for _ in run.train():
         pass
     return run
@@ -158,14 +158,14 @@ def test_a_run_without_a_model_is_an_error(run, tmp_path):
 
 
 @pytest.fixture(scope="module", params=["supervised", "paws", "featmatch"])
-def interrupted(request, tmp_path_factory) -> loop.Run:
+def interrupted(request, tmp_path_factory) -> aggmatch.Run:
     """A run that stops after the step in which it wrote a checkpoint."""
     batch = 20 if request.param == "paws" else 10
     changes = QUICK | {"method.name": request.param, "train.batch": batch, "train.unlabeled_ratio": 1}
     changes |= {"train.steps": 6, "runtime.checkpoint_every": 4, "train.evaluate_every": 4, "train.log_every": 4}
     if request.param == "featmatch":
         changes |= {"method.warmup": 1, "method.refresh_every": 1}
-    run = loop.start(resolve([Layer("the test", changes)]), tmp_path_factory.mktemp("runs") / request.param)
+    run = aggmatch.start(resolve([Layer("the test", changes)]), tmp_path_factory.mktemp("runs") / request.param)
     next(run.train())
     return run
 

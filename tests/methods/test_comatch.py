@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.methods.steps import next_batch, step_result
 
 from aggmatch.functional import soft_cross_entropy
 from aggmatch.methods.comatch import CoMatch, Config, Memory
@@ -39,7 +40,7 @@ def test_a_batch_is_not_in_its_own_smoothing(toy_state):
     seen: dict[str, torch.Tensor] = {}
     smooth = state.method.memory.smooth
     state.method.memory.smooth = lambda *rest: seen.update(probs=state.method.memory.probs.clone()) or smooth(*rest)
-    state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+    step_result(state)
     assert torch.equal(seen["probs"], stored)
     assert not torch.equal(state.method.memory.probs, stored)
 
@@ -62,7 +63,7 @@ def test_without_edges_the_graph_loss_is_instance_discrimination(toy_state):
 
 def test_without_memory_and_graph_it_is_aligned_fixmatch_with_soft_targets(toy_state):
     state = toy_state("comatch")
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     problem = state.method.problem
     comatch = CoMatch(Config(own_share=1.0, contrast_weight=0.0, threshold=0.4, embedding=8), problem)
     fixmatch = FixMatch(FixMatchConfig(threshold=0.4, alignment="uniform", targets="soft"), problem)
@@ -78,5 +79,5 @@ def test_without_memory_and_graph_it_is_aligned_fixmatch_with_soft_targets(toy_s
 
 def test_the_two_strong_views_differ(toy_state):
     state = toy_state("comatch")
-    _, first, second = state.make_batch(*state.draw_indices()).unlabeled
+    _, first, second = next_batch(state).unlabeled
     assert not torch.equal(first, second)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.methods.steps import step_result
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,7 +24,7 @@ from aggmatch.evaluation import evaluate
 from aggmatch.inference.model import TrainedModel
 from aggmatch.methods import METHODS, Method, StepResult, load_method
 from aggmatch.settings import resolve
-from aggmatch.training.run import start
+from aggmatch.training.begin import start
 
 NAMES = METHODS.names()
 BACKBONES = [f"{Path(__file__).parent / 'backbones.py'}:{name}" for name in ("FeatureAndLogits", "FeatureAlone")]
@@ -98,7 +99,7 @@ def test_a_step_returns_a_finite_loss_with_parts_and_gradients(name, toy_state):
     state = toy_state(name)
     for _ in range(3):
         state.step()
-    result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+    result = step_result(state)
     assert result.loss.ndim == 0
     assert torch.isfinite(result.loss)
     assert state.method.watched in result.parts

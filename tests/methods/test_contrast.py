@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.methods.steps import next_batch
 
 from aggmatch.methods.start.contrast import contrast_loss
 
@@ -30,7 +31,7 @@ def test_labels_train_the_classifier_and_nothing_else(toy_state):
         state = toy_state("aggmatch", **PHASE)
         state.labels = (state.labels + shift) % 3
         state.method.refresh(0)
-        batch = state.make_batch(*state.draw_indices())
+        batch = next_batch(state)
         state.method.step(batch, state.online, state.average).loss.backward()
         gradients.append({name: weight.grad for name, weight in state.online.named_parameters()})
     first, second = gradients

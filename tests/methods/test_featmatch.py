@@ -3,15 +3,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.methods.steps import next_batch
 from tests.models.test_heads import linear, refined_by_hand
 
+import aggmatch
 from aggmatch.config import Layer
 from aggmatch.evaluation import evaluate
 from aggmatch.inference.model import TrainedModel
 from aggmatch.methods import Problem, Views
 from aggmatch.methods.featmatch import Config, FeatMatch, Records
 from aggmatch.settings import resolve
-from aggmatch.training import run as loop
 from aggmatch.validate import InvalidValue
 
 PROBLEM = Problem(classes=2, features=3, labels=4, images=20)
@@ -29,7 +30,7 @@ def run(state, steps):
 
 def at(state, progress):
     """The state's next batch, as if that share of the training were done."""
-    return replace(state.make_batch(*state.draw_indices()), progress=torch.tensor(progress))
+    return replace(next_batch(state), progress=torch.tensor(progress))
 
 
 def recorded(owner, name):
@@ -373,7 +374,7 @@ def test_a_saved_model_predicts_the_same(tmp_path):
         "train.steps": 10,
         "train.batch": 10,
     }
-    started = loop.start(resolve([Layer("the test", values)]), tmp_path / "run")
+    started = aggmatch.start(resolve([Layer("the test", values)]), tmp_path / "run")
     for _ in started.train():
         pass
     expected = evaluate(started.state.method, started.state.evaluated, started.data.test)

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from tests.methods.steps import record_outputs
+from tests.methods.steps import next_batch, record_outputs, step_result
 
 from aggmatch.methods.fixmatch import Config, FixMatch
 
@@ -9,7 +9,7 @@ def test_the_loss_equals_the_definition(toy_state):
     state = toy_state("fixmatch")
     for _ in range(3):
         state.step()
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     probs = state.online(torch.cat([*batch.labeled, *batch.unlabeled])).logits.detach().double().softmax(-1)
     n, m = len(batch.labels), len(batch.unlabeled[0])
     labeled, weak, strong = probs.split([n, m, m])
@@ -28,7 +28,7 @@ def test_the_loss_equals_the_definition(toy_state):
 @pytest.mark.parametrize("name", ["fixmatch", "uda"])
 def test_without_confident_images_only_labels_count(name, toy_state):
     state = toy_state(name, method__threshold=1.0)
-    result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+    result = step_result(state)
     assert result.parts["loss_unlabeled"].item() == 0
     assert result.loss.item() == pytest.approx(result.parts["loss_labeled"].item())
 
@@ -36,7 +36,7 @@ def test_without_confident_images_only_labels_count(name, toy_state):
 @pytest.mark.parametrize("name", ["fixmatch", "uda"])
 def test_gradients_go_through_the_strong_view_only(name, toy_state):
     state = toy_state(name, method__threshold=0.0)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     outputs = record_outputs(state.online)
     state.method.step(batch, state.online, state.average).loss.backward()
     n, m = len(batch.labels), len(batch.unlabeled[0])

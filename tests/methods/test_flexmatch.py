@@ -1,5 +1,6 @@
 import pytest
 import torch
+from tests.methods.steps import next_batch, step_result
 
 from aggmatch.methods.fixmatch import Config as FixMatchConfig
 from aggmatch.methods.fixmatch import FixMatch
@@ -26,13 +27,13 @@ def test_unmarked_images_lower_all_thresholds(toy_state):
 
 def test_without_marks_every_image_is_used(toy_state):
     state = toy_state("flexmatch")
-    result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+    result = step_result(state)
     assert result.pseudo.weight.min() == 1
 
 
 def test_with_even_marks_the_loss_is_that_of_fixmatch(toy_state):
     state = toy_state("flexmatch")
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     flexmatch = method(state, threshold=0.4)
     flexmatch.mark.copy_(torch.arange(90) % 3)
     fixmatch = FixMatch(FixMatchConfig(threshold=0.4), state.method.problem)
@@ -81,14 +82,14 @@ def test_the_smallest_and_the_largest_threshold_are_logged(toy_state):
     state = toy_state("flexmatch")
     state.method.mark.copy_(torch.arange(90).clamp(max=20) // 10)
     before = state.method.thresholds()
-    parts = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average).parts
+    parts = step_result(state).parts
     assert (parts["threshold_lowest"], parts["threshold_highest"]) == (before.min(), before.max())
     assert before.min() < before.max()
 
 
 def test_thresholds_come_from_marks_of_earlier_steps(toy_state):
     state = toy_state("flexmatch", method__threshold=0.0)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     before = state.method.thresholds()
     result = state.method.step(batch, state.online, state.average)
     assert result.parts["threshold"].item() == before.mean().item()

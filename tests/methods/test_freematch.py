@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from tests.methods.steps import next_batch, step_result
 
 from aggmatch.methods.fixmatch import Config as FixMatchConfig
 from aggmatch.methods.fixmatch import FixMatch
@@ -23,13 +24,13 @@ def test_thresholds_by_hand(toy_state):
 
 def test_state_at_the_start_lets_everything_pass(toy_state):
     state = toy_state("freematch")
-    result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+    result = step_result(state)
     assert result.pseudo.weight.mean() > 0.9, "all thresholds are close to 1/Y"
 
 
 def test_with_even_shares_and_no_fairness_the_loss_is_that_of_fixmatch(toy_state):
     state = toy_state("freematch")
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     freematch = method(state, momentum=1.0, fairness_weight=0.0)
     freematch.confidence.fill_(0.4)
     fixmatch = FixMatch(FixMatchConfig(threshold=0.4), state.method.problem)
@@ -80,9 +81,8 @@ def test_with_one_class_kept_fairness_is_finite(toy_state):
 def test_the_warmup_learns_from_labels_alone_and_leaves_the_running_values(toy_state):
     state = toy_state("freematch", method__warmup=2)
     start = {name: value.clone() for name, value in state.method.state_dict().items()}
-    for step in range(3):
-        state.method.refresh(step)
-        result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+    for step in range(3):  # without `refresh`: a captured step ends the warm-up by itself
+        result = step_result(state)
         running = {name: value for name, value in state.method.state_dict().items() if not name.startswith("start.")}
         learned = [name for name, value in running.items() if not torch.equal(value, start[name])]
         if step < 2:
@@ -98,17 +98,8 @@ def test_a_restored_state_continues_the_warmup(toy_resume):
     assert all(torch.equal(tensor, got.tensors[key]) for key, tensor in expected.tensors.items())
 
 
-def test_the_step_is_captured_anew_when_the_warmup_ends(toy_state):
-    state = toy_state("freematch", method__warmup=2)
-    stages = []
-    for _ in range(4):
-        state.step()
-        stages.append(state.stage)
-    assert stages == [0, 0, 1, 1]
-
-
 def test_the_running_confidence_and_the_thresholds_are_logged(toy_state):
     state = toy_state("freematch", method__momentum=0.0)
-    parts = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average).parts
+    parts = step_result(state).parts
     assert parts["running_confidence"] == parts["threshold_highest"] == state.method.confidence
     assert parts["threshold_lowest"] < parts["threshold"] < parts["threshold_highest"]

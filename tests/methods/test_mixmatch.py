@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.methods.steps import next_batch, step_result
 
 from aggmatch.config import Layer
 from aggmatch.functional import interleave
@@ -80,7 +81,7 @@ def slow_loss(network, batch, partner, share, *, power, weight):
 def test_the_loss_equals_the_definition(toy_state, ratio):
     settings = {"method__sharpening": 0.25, "method__alpha": 0.75, "method__ramp": 0.5}
     state = train(toy_state("mixmatch", train__unlabeled_ratio=ratio, **settings), 4)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     network = copy.deepcopy(state.online).double()
     drawn: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     draw = state.method.draw
@@ -104,7 +105,7 @@ def test_a_mix_is_a_permutation_with_the_larger_share_for_the_image_itself(toy_s
 
 def test_guessed_labels_are_the_mean_prediction_of_both_views_and_all_count(toy_state):
     state = train(toy_state("mixmatch"), 5)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     first, second = (state.online(view).logits.detach().softmax(-1) for view in batch.unlabeled)
     result = state.method.step(batch, state.online, state.average)
     mean = (first + second) / 2
@@ -117,7 +118,7 @@ def test_guessed_labels_are_the_mean_prediction_of_both_views_and_all_count(toy_
 
 def test_only_the_first_mixed_batch_updates_the_running_statistics(toy_state):
     state = train(toy_state("mixmatch", train__unlabeled_ratio=1), 3)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     expected = copy.deepcopy(state.online)
     passes = watch(state.online)
     state.method.step(batch, state.online, state.average)
@@ -133,7 +134,7 @@ def test_the_batches_of_the_network_hold_labelled_and_unlabelled_images_in_equal
     state = toy_state("mixmatch", train__unlabeled_ratio=1)
     originals = torch.randint(0, 256, (18, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     labeled, first, second = originals.split(6)
-    batch = replace(state.make_batch(*state.draw_indices()), labeled=(labeled,), unlabeled=(first, second))
+    batch = replace(next_batch(state), labeled=(labeled,), unlabeled=(first, second))
     state.method.draw = lambda count, generator: (torch.arange(count), torch.ones(count))  # mix nothing
     passes = watch(state.online)
     state.method.step(batch, state.online, state.average)
@@ -145,7 +146,7 @@ def test_the_batches_of_the_network_hold_labelled_and_unlabelled_images_in_equal
 def test_guesses_carry_no_gradient_and_every_mixed_image_has_one(toy_state):
     state = train(toy_state("mixmatch", train__unlabeled_ratio=1), 3)
     passes = watch(state.online)
-    state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average).loss.backward()
+    step_result(state).loss.backward()
     assert [logits.requires_grad for _, logits in passes] == [False, False, True, True, True]
     gradients = interleave([logits.grad for _, logits in passes[2:]])
     assert all(gradient.abs().sum(1).min() > 0 for gradient in gradients)
@@ -155,7 +156,7 @@ def test_the_unlabelled_loss_alone_reaches_every_parameter(toy_state):
     gradients = []
     for weight in (0.0, 10.0):
         state = toy_state("mixmatch", method__unlabeled_weight=weight, method__ramp=0.0)
-        result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+        result = step_result(state)
         result.loss.backward()
         gradients.append([parameter.grad for parameter in state.online.parameters()])
     for without, both in zip(*gradients, strict=True):
@@ -165,7 +166,7 @@ def test_the_unlabelled_loss_alone_reaches_every_parameter(toy_state):
 @pytest.mark.parametrize(("progress", "weight"), [(0, 0), (1 / 128, 37.5), (1 / 64, 75), (0.99, 75)])
 def test_the_weight_grows_linearly_over_the_first_64th_of_the_steps(toy_state, progress, weight):
     state = toy_state("mixmatch", method__unlabeled_weight=75.0)
-    batch = replace(state.make_batch(*state.draw_indices()), progress=torch.tensor(float(progress)))
+    batch = replace(next_batch(state), progress=torch.tensor(float(progress)))
     result = state.method.step(batch, state.online, state.average)
     expected = result.parts["loss_labeled"] + weight * result.parts["loss_unlabeled"]
     assert result.loss.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -173,7 +174,7 @@ def test_the_weight_grows_linearly_over_the_first_64th_of_the_steps(toy_state, p
 
 def test_without_a_ramp_the_whole_weight_counts_from_the_first_step(toy_state):
     state = toy_state("mixmatch", method__ramp=0.0)
-    result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+    result = step_result(state)
     expected = result.parts["loss_labeled"] + 10 * result.parts["loss_unlabeled"]
     assert result.loss.item() == pytest.approx(expected.item(), rel=1e-5)
 

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 from tests.folders import write_folder
+from tests.methods.steps import next_batch
 from torch import Tensor
 
+import aggmatch
 from aggmatch.config import Layer
 from aggmatch.data import SOURCES, Images
 from aggmatch.errors import AggMatchError
@@ -17,7 +19,6 @@ from aggmatch.methods.paws import PAWS, Config, soft_neighbors
 from aggmatch.models import Network
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import resolve
-from aggmatch.training import run as loop
 
 CONFIG = Config(
     support_views=2,
@@ -76,7 +77,7 @@ def trained(toy_state, config):
     state = toy_state("paws", **changes)
     for _ in range(3):
         state.step()
-    return state, PAWS(config, state.method.problem), state.make_batch(*state.draw_indices())
+    return state, PAWS(config, state.method.problem), next_batch(state)
 
 
 @pytest.mark.parametrize("small_crops", [0, 2])
@@ -190,7 +191,7 @@ def test_the_numbers_of_views_follow_the_settings(toy_state):
 def test_every_batch_has_equally_many_images_of_each_class(toy_state):
     state = toy_state("paws", train__batch=9)
     for _ in range(5):
-        labels = state.make_batch(*state.draw_indices()).labels
+        labels = next_batch(state).labels
         assert labels.bincount(minlength=3).tolist() == [3, 3, 3]
 
 
@@ -216,7 +217,7 @@ def test_the_support_has_64_images_of_each_class_where_labels_allow(counts, batc
 
 def test_labelled_and_unlabelled_batches_have_sizes_of_their_own(toy_state):
     state = toy_state("paws", train__batch=9, train__unlabeled_ratio=1, method__support=2)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     assert (len(batch.labels), len(batch.unlabeled_index)) == (6, 9)
     assert state.images_per_step == 6 * 2 + 9 * len(batch.unlabeled)
 
@@ -316,7 +317,7 @@ def test_a_saved_model_predicts_the_same(tmp_path: Path):
         "train.evaluate_every": 6,
         "runtime.device": "cpu",
     }
-    run = loop.start(resolve([Layer("the test", values)]), tmp_path / "run")
+    run = aggmatch.start(resolve([Layer("the test", values)]), tmp_path / "run")
     records = list(run.train())
     assert all(
         {"loss_unlabeled", "mean_entropy", "confidence", "pseudo_precision"} <= set(each) for each in records[:1]

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.conftest import toy_settings
+from tests.methods.steps import next_batch
 
 from aggmatch.methods.base import TrainingSet
 from aggmatch.methods.start import propagation
@@ -206,7 +207,7 @@ def test_the_loss_counts_the_chosen_labels_alone(toy_state):
     state = toy_state("aggmatch", **PHASE)
     state.method.refresh(0)
     table = state.method.start.propagation
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     result = state.method.step(batch, state.online, state.average)
     outputs = state.online(torch.cat([*batch.labeled, *batch.unlabeled])).split([6, 6, 18])
     labeled = torch.stack([F.cross_entropy(part.logits, batch.labels) for part in outputs[:2]]).mean()

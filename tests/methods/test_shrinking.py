@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.methods.steps import after_steps, record_outputs
+from tests.methods.steps import after_steps, check_same_training, record_outputs, step_result
 
 from aggmatch.methods.base import Problem
 from aggmatch.methods.shrinking import MEMORY, Shrinking, kept_classes
@@ -130,13 +130,7 @@ def test_two_heads_are_called_as_the_first_one():
 
 
 def test_shrinkmatch_without_its_loss_is_aligned_fixmatch(toy_state):
-    plain, without = toy_state("fixmatch_da"), toy_state("shrinkmatch", method__shrinking_weight=0.0)
-    for _ in range(4):
-        plain.step()
-        without.step()
-    assert plain.meters.read() == without.meters.read()
-    for name, weight in plain.online.state_dict().items():
-        assert torch.equal(weight, without.online.state_dict()[name])
+    check_same_training(toy_state("fixmatch_da"), toy_state("shrinkmatch", method__shrinking_weight=0.0))
 
 
 @pytest.mark.parametrize("name", ["shrinkmatch", "aggmatch"])
@@ -155,7 +149,7 @@ def test_unsure_images_count_after_the_warmup(name, toy_state):
     values = []
     for step in range(12):
         state.method.refresh(step)
-        result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+        result = step_result(state)
         values.append(result.parts["loss_shrinking"].item())
     assert values[:3] == [0, 0, 0]
     assert max(values[3:]) > 0

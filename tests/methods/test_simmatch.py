@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.methods.steps import next_batch, step_result
 
 from aggmatch.methods.fixmatch_da import AlignedFixMatch as FixMatch
 from aggmatch.methods.fixmatch_da import Config as FixMatchConfig
@@ -60,11 +61,11 @@ def test_a_repeated_image_is_averaged_before_it_is_mixed_in(ready):
 
 def test_until_every_labelled_image_was_seen_the_instance_loss_is_zero(toy_state):
     state = toy_state("simmatch")
-    result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+    result = step_result(state)
     assert result.parts["loss_instance"].item() == 0
     for _ in range(10):
         state.step()
-    result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+    result = step_result(state)
     assert result.parts["loss_instance"].item() > 0
 
 
@@ -77,7 +78,7 @@ def test_without_smoothing_and_instances_it_is_aligned_fixmatch(toy_state):
     simmatch = toy_state("simmatch", **{f"method__{key}": value for key, value in off.items()})
     fixmatch = FixMatch(FixMatchConfig(threshold=0.4), simmatch.method.problem)
     for _ in range(4):  # every labelled image has been seen after the first
-        batch = simmatch.make_batch(*simmatch.draw_indices())
+        batch = next_batch(simmatch)
         ours, theirs = (each.step(batch, simmatch.online, simmatch.average) for each in (simmatch.method, fixmatch))
         assert ours.pseudo is not None
         assert theirs.pseudo is not None
@@ -91,7 +92,7 @@ def test_a_step_does_not_depend_on_the_order_of_the_slots(ready):
     other, order = copy.deepcopy(ready.method), torch.tensor([3, 0, 5, 1, 4, 2])
     other.embedding.copy_(other.embedding[order])
     other.label.copy_(other.label[order])
-    batch = ready.make_batch(*ready.draw_indices())
+    batch = next_batch(ready)
     moved = replace(batch, labeled_position=order.argsort()[batch.labeled_position])
     before = ready.method.step(batch, ready.online, ready.average)
     after = other.step(moved, ready.online, ready.average)

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from tests.methods.steps import next_batch, step_result
 
 from aggmatch.methods.fixmatch import Config as FixMatchConfig
 from aggmatch.methods.fixmatch import FixMatch
@@ -35,7 +36,7 @@ def test_alignment_changes_the_weight_and_not_the_label(toy_state):
     state = toy_state("softmatch")
     softmatch = method(state)
     softmatch.probs.copy_(torch.tensor([0.98, 0.01, 0.01]))
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     weak = state.online(torch.cat([*batch.labeled, batch.unlabeled[1], batch.unlabeled[0]])).logits[
         -len(batch.unlabeled[0]) :
     ]
@@ -46,7 +47,7 @@ def test_alignment_changes_the_weight_and_not_the_label(toy_state):
 
 def test_a_variance_near_zero_gives_fixmatch_with_the_mean_as_threshold(toy_state):
     state = toy_state("softmatch")
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     softmatch = method(state, momentum=1.0, alignment="none")
     softmatch.confidence.fill_(0.4)
     softmatch.variance.fill_(1e-12)
@@ -94,5 +95,5 @@ def test_steps_with_one_unlabelled_image_are_finite(toy_state):
 
 def test_the_running_mean_and_variance_are_logged(toy_state):
     state = toy_state("softmatch", method__momentum=0.5)
-    parts = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average).parts
+    parts = step_result(state).parts
     assert (parts["running_confidence"], parts["variance"]) == (state.method.confidence, state.method.variance)

@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.methods.steps import next_batch, step_result
 
 from aggmatch.errors import AggMatchError
 from aggmatch.methods import builtin_methods, load_method
@@ -32,7 +33,7 @@ def test_a_quarter_of_the_images_is_rotated_each_way():
 def test_the_loss_adds_both_views_of_labelled_images_and_the_rotation_task(method, toy_state):
     others = {"method__fairness_weight": 0.0} if method == "freematch" else {}
     state = toy_state(method, **START, method__unlabeled_weight=0.0, **others)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     weak_view, strong_view = batch.unlabeled
     rotated = rotate_quarters(weak_view, 8)
     images = torch.cat([*batch.labeled, rotated, strong_view, weak_view])
@@ -53,7 +54,7 @@ def test_pseudo_labels_count_after_the_warmup(method, toy_state):
     differences, weights = [], []
     for step in range(4):
         state.method.refresh(step)
-        result = state.method.step(state.make_batch(*state.draw_indices()), state.online, state.average)
+        result = step_result(state)
         differences.append((result.loss - result.parts["loss_labeled"]).item())
         weights.append(result.pseudo.weight.sum().item())
     assert differences[:2] == weights[:2] == [0, 0]

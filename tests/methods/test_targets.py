@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.methods.steps import after_steps, record_outputs
+from tests.methods.steps import after_steps, check_same_training, next_batch, record_outputs
 
 from aggmatch.methods import load_method
 
@@ -70,7 +70,7 @@ def test_aligned_fixmatch_equals_the_definition(threshold, toy_state):
     state = toy_state("fixmatch_da", method__window=3, method__threshold=threshold)
     means: list[list[float]] = []
     for _ in range(5):
-        batch = state.make_batch(*state.draw_indices())
+        batch = next_batch(state)
         weak_view, strong_view = batch.unlabeled
         images = torch.cat([*batch.labeled, strong_view, weak_view])
         joint = copy.deepcopy(state.online)(images).logits.detach().double()
@@ -91,12 +91,6 @@ def test_aligned_fixmatch_equals_the_definition(threshold, toy_state):
 
 
 def test_aligned_fixmatch_is_fixmatch_with_two_settings(toy_state):
-    aligned = toy_state("fixmatch_da")
     same = toy_state("fixmatch", method__alignment="uniform", method__targets="soft")
-    for _ in range(4):
-        aligned.step()
-        same.step()
-    assert aligned.meters.read() == same.meters.read()
-    for name, weight in aligned.online.state_dict().items():
-        assert torch.equal(weight, same.online.state_dict()[name])
+    check_same_training(toy_state("fixmatch_da"), same)
     assert issubclass(load_method("fixmatch_da"), load_method("fixmatch"))

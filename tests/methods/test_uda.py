@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.methods.steps import next_batch
 
 from aggmatch.methods.uda import UDA, Config
 
@@ -30,7 +31,7 @@ def middle(values):
 
 def test_the_loss_equals_the_definition(toy_state):
     state = train(toy_state("uda"), 3)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     labeled, weak, strong = predict(state, batch)
     n, m, classes = len(labeled), len(weak), weak.shape[1]
     threshold = middle(weak.max(-1).values)
@@ -50,7 +51,7 @@ def test_the_loss_equals_the_definition(toy_state):
 @pytest.mark.parametrize("schedule", ["linear", "log", "exp"])
 def test_annealing_leaves_out_labelled_images_that_are_already_learned(toy_state, schedule):
     state = train(toy_state("uda", method__annealing=schedule, method__unlabeled_weight=0.0), 8)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     labeled, _, _ = predict(state, batch)
     probs = labeled[range(len(labeled)), batch.labels]
     bound = middle(probs)
@@ -81,7 +82,7 @@ def test_the_annealing_threshold_grows_from_chance_to_one(toy_state, schedule, s
 
 def test_without_annealing_even_a_certain_image_counts(toy_state):
     state = toy_state("uda", method__unlabeled_weight=0.0)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     forward = state.online.forward
 
     def certain(images, **options):
@@ -102,7 +103,7 @@ def test_without_annealing_even_a_certain_image_counts(toy_state):
 def test_with_every_label_learned_the_unlabelled_loss_alone_reaches_the_whole_network(toy_state):
     state = train(toy_state("uda"), 25)
     method = UDA(Config(annealing="linear", threshold=0.0), state.method.problem)
-    batch = replace(state.make_batch(*state.draw_indices()), progress=torch.zeros(()))
+    batch = replace(next_batch(state), progress=torch.zeros(()))
     labeled, _, _ = predict(state, batch)
     assert labeled[range(len(labeled)), batch.labels].min() > 1 / 3
     result = method.step(batch, state.online, state.average)
@@ -115,7 +116,7 @@ def test_with_every_label_learned_the_unlabelled_loss_alone_reaches_the_whole_ne
 def test_equal_views_have_no_loss_unless_the_target_is_sharpened(toy_state):
     for temperature, costs in ((1.0, False), (0.4, True)):
         state = toy_state("uda", method__threshold=0.0, method__temperature=temperature)
-        batch = state.make_batch(*state.draw_indices())
+        batch = next_batch(state)
         batch = replace(batch, unlabeled=(batch.unlabeled[0], batch.unlabeled[0]))
         result = state.method.step(batch, state.online, state.average)
         assert (abs(result.parts["loss_unlabeled"].item()) > 1e-5) == costs

@@ -22,7 +22,7 @@ def exact_convolutions():
 def twins(depth: int, width: int) -> tuple[WideResNet, WideResNet]:
     """Two networks with the same weights, which differ from the initial values so that every term counts."""
     torch.manual_seed(0)
-    one = WideResNet(depth, width, 3)
+    one = WideResNet(3, depth, width)
     for parameter in one.parameters():
         if parameter.ndim == 1:
             parameter.data.add_(0.3 * torch.randn_like(parameter))

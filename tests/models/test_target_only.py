@@ -53,7 +53,7 @@ def gradients(network: nn.Module, targets: int) -> tuple[Tensor, dict[str, Tenso
 @pytest.fixture(params=["small", "wide"])
 def network(request) -> nn.Module:
     torch.manual_seed(2)
-    return SmallNet(3, 8) if request.param == "small" else WideResNet(10, 1, 3)
+    return SmallNet(3, 8) if request.param == "small" else WideResNet(3, 10, 1)
 
 
 def test_the_forward_pass_and_the_running_statistics_are_those_of_all_images(network):

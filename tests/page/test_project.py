@@ -21,7 +21,7 @@ def label(project: Project, name: str, *keys: str) -> None:
 
 
 def keys(project: Project, name: str, of_class: str = "") -> list[str]:
-    return [item[0] for item in project.list_images(name, of_class)]
+    return [item[0] for item in project.lists.rows(name, of_class)]
 
 
 def again(project: Project) -> Project:
@@ -142,9 +142,9 @@ def test_names_of_folders_become_labels_on_request(project: Project):
     (project.root / "01.png").rename(project.root / "tulip" / "01.png")
     project = again(project)
     assert project.state()["importable"] == "2 folders"
-    assert project.labels() == {}
+    assert project.lists.labels() == {}
     project.import_labels()
-    assert project.labels() == {"rose/00.png": "rose", "tulip/01.png": "tulip"}
+    assert project.lists.labels() == {"rose/00.png": "rose", "tulip/01.png": "tulip"}
     assert project.state()["importable"] == ""
 
 
@@ -152,7 +152,7 @@ def test_a_table_of_labels_is_taken_over_on_request(project: Project):
     (project.root / "labels.csv").write_text("file,label\n00.png,rose\n01.png,tulip\n")
     assert project.state()["importable"] == "labels.csv"
     project.import_labels()
-    assert project.labels() == {"00.png": "rose", "01.png": "tulip"}
+    assert project.lists.labels() == {"00.png": "rose", "01.png": "tulip"}
 
 
 def test_classes_have_keys_that_are_no_commands(project: Project):
@@ -188,18 +188,18 @@ def test_the_folder_of_the_labels_is_made(photos: Path, tmp_path: Path):
 
 
 def test_the_review_lists_hold_unlabelled_images_in_the_order_of_their_consensus(trained: Project):
-    doubtful = trained.list_images("doubtful")
+    doubtful = trained.lists.rows("doubtful")
     assert len(doubtful) == 18
     assert [item[5] for item in doubtful] == sorted(item[5] for item in doubtful)
     for name in ("top", "left"):
-        confident = trained.list_images("confident", name)
+        confident = trained.lists.rows("confident", name)
         assert {item[3] for item in confident} <= {name}
         assert [item[5] for item in confident] == sorted((item[5] for item in confident), reverse=True)
 
 
 def test_a_wrong_label_is_doubted_until_somebody_confirms_it(trained: Project):
     wrong = image_id("03.png")
-    items = {item[0]: item for item in trained.list_images("wrong")}
+    items = {item[0]: item for item in trained.lists.rows("wrong")}
     assert items[wrong][1:4] == ["left", None, "top"]
     trained.add({"event": "label", "ids": [wrong], "class": "left"})
     assert wrong not in keys(trained, "wrong")
@@ -233,7 +233,7 @@ def test_50000_images_are_listed_in_seconds(project: Project):
     project.index.names = {image_id(name): name for name in names}
     project.index.keys = project.index.shown = {name: key for key, name in project.index.names.items()}
     begin = time.perf_counter()
-    assert len(json.dumps(project.list_images("queue"))) > 1_000_000
+    assert len(json.dumps(project.lists.rows("queue"))) > 1_000_000
     project.state()
     assert time.perf_counter() - begin < 10  # on a busy machine
 
@@ -245,15 +245,15 @@ def test_asking_for_news_does_not_look_through_the_folder_again(project: Project
 
 
 def test_a_model_speaks_of_renamed_and_merged_classes_by_their_new_names(trained: Project):
-    doubted = trained.doubted()
+    doubted = trained.lists.doubted()
     trained.add({"event": "rename", "from": "left", "to": "west"})
     assert trained.state()["training"]["classes"] == ["west", "top"]
-    assert {guess for guess, _, _ in trained.guesses().values()} == {"west", "top"}
-    assert trained.doubted() == doubted
-    assert {label for label, _ in trained.predictions().values()} == {"west", "top"}
+    assert {guess for guess, _, _ in trained.lists.guesses().values()} == {"west", "top"}
+    assert trained.lists.doubted() == doubted
+    assert {guess.name for guess in trained.lists.predictions().values()} == {"west", "top"}
     trained.add({"event": "rename", "from": "top", "to": "west"})
     assert trained.state()["training"]["classes"] == ["west"]
-    assert len(trained.list_images("confident", "west")) == 18
+    assert len(trained.lists.rows("confident", "west")) == 18
 
 
 def test_a_folder_that_is_gone_for_a_while_is_an_error_and_no_label_is_lost(project: Project):

@@ -59,7 +59,7 @@ def test_preparation_suggests_images_before_the_first_label(project: Project):
         assert len(project.rounds.suggested()) == 30
         wait(lambda: ended(project.rounds), "the end of the preparation")
         assert project.rounds.failure == ""
-        assert len(project.list_images("queue")) == 30
+        assert len(project.lists.rows("queue")) == 30
     finally:
         project.rounds.stop()
 
@@ -90,7 +90,7 @@ def test_a_preparation_that_fails_does_not_stop_anything(photos: Path, tmp_path:
     wait(lambda: ended(project.rounds), "the end of the process")
     assert "gone" in project.state()["problems"][0]
     assert project.rounds.failure == ""
-    assert len(project.list_images("queue")) == 30
+    assert len(project.lists.rows("queue")) == 30
 
 
 def test_training_waits_for_the_preparation_and_begins_then(project: Project):

@@ -15,9 +15,9 @@ from tests.page.web import Web
 
 from aggmatch.errors import AggMatchError
 from aggmatch.inference.model import TrainedModel
-from aggmatch.page.batching import Batcher
 from aggmatch.page.project import Project
-from aggmatch.page.serving import Engine, load_engine, make_app
+from aggmatch.page.serving.batching import Batcher
+from aggmatch.page.serving.service import Engine, load_engine, make_app
 
 BASE = "http://127.0.0.1:8000"
 
@@ -179,7 +179,7 @@ def test_requests_that_are_too_large_together_are_503(monkeypatch: pytest.Monkey
         yield bytes(700_000)
         await asyncio.sleep(0.2)
 
-    monkeypatch.setattr("aggmatch.page.serving.TOGETHER", 1)
+    monkeypatch.setattr("aggmatch.page.serving.service.TOGETHER", 1)
     service = web(most_megabytes=1)
     answers = service.together([("POST", "/predict", {"content": stream()}) for _ in range(2)])
     assert sorted(answer.status_code for answer in answers) == [422, 503]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import aggmatch
 from aggmatch.config import Layer
 from aggmatch.errors import AggMatchError
 from aggmatch.report import figures
@@ -15,7 +16,6 @@ from aggmatch.report.figures import features
 from aggmatch.report.page import page
 from aggmatch.runs.stored import StoredRun, read_runs
 from aggmatch.settings import resolve
-from aggmatch.training import run as loop
 
 QUICK: dict[str, object] = {
     "data.name": "digits",
@@ -38,7 +38,7 @@ def trained(tmp_path_factory) -> dict[str, Path]:
     for method in ("aggmatch", "supervised"):
         queue = {"method.slots": 8, "method.subsets": 2} if method == "aggmatch" else {}
         settings = resolve([Layer("the test", QUICK | queue | {"method.name": method})])
-        deque(loop.start(settings, place / method).train(), maxlen=0)
+        deque(aggmatch.start(settings, place / method).train(), maxlen=0)
     return {method: place / method for method in ("aggmatch", "supervised")}
 
 
@@ -133,7 +133,7 @@ def rival_folders(tmp_path_factory) -> list[Path]:
     }
     for method, chosen in own.items():
         settings = resolve([Layer("the test", QUICK | changes | chosen | {"method.name": method})])
-        deque(loop.start(settings, place / method).train(), maxlen=0)
+        deque(aggmatch.start(settings, place / method).train(), maxlen=0)
     return [place / method for method in own]
 
 

@@ -8,7 +8,6 @@ from tests.folders import write_folder
 from aggmatch import cli
 from aggmatch.report.summary import changed_settings, command, difference_rows, setting_rows
 from aggmatch.runs.stored import read_runs
-from aggmatch.training import run as loop
 
 
 class Captured(Exception):  # noqa: N818
@@ -35,7 +34,7 @@ def test_the_command_repeats_the_configuration(tmp_path, monkeypatch, changes: d
     def start(settings, out, **options):
         raise Captured(settings.identity())
 
-    monkeypatch.setattr(loop, "start", start)
+    monkeypatch.setattr("aggmatch.training.begin.start", start)
     monkeypatch.setattr(sys, "argv", shlex.split(command(run)))
     with pytest.raises(Captured) as captured:
         cli.main()

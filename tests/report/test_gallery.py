@@ -16,7 +16,7 @@ from aggmatch.report.page import page
 from aggmatch.report.test_results import PREDICTIONS, SHOWN, Gallery, make_gallery
 from aggmatch.runs.stored import StoredRun, read_runs
 from aggmatch.settings import resolve
-from aggmatch.training.run import start
+from aggmatch.training.begin import start
 
 QUICK = {"model.name": "small-4", "train.steps": 2, "train.batch": 2, "train.unlabeled_ratio": 2, "data.side": 16}
 QUICK |= {"method.slots": 8, "method.subsets": 2, "data.labels": None}

@@ -12,15 +12,14 @@ import pytest
 from tests.conftest import toy_settings
 from tests.folders import line, write_folder
 
+import aggmatch
 from aggmatch.data import DataSet
 from aggmatch.errors import AggMatchError
 from aggmatch.models import Network
 from aggmatch.report import figures
 from aggmatch.report.page import page, unbroken, whole_options
-from aggmatch.runs import stored
 from aggmatch.runs.stored import StoredRun, read_runs
 from aggmatch.storage.files import sealed
-from aggmatch.training import run as loop
 
 HOSTILE = ("<script>a()</script>", "$\\frac{ $", "\"'><img src=x> &amp; {{ 7 * 7 }}")
 
@@ -296,12 +295,12 @@ def missing(_: StoredRun) -> NoReturn:
 
 def test_hostile_names_stay_text(toy_data, tmp_path, monkeypatch):
     data = DataSet("toy", toy_data.train, toy_data.test, HOSTILE, True)
-    monkeypatch.setattr(stored, "load_for", lambda *_, **__: data)
+    monkeypatch.setattr("aggmatch.settings.load_for", lambda *_, **__: data)
     paths = []
     for number, name in enumerate(('"><script>alert(2)</script>'.replace("/", "\N{FRACTION SLASH}"), "<b onclick=x>")):
         settings = toy_settings(train__steps=4, train__log_every=2, runtime__snapshots=[1.0], train__seed=number)
         paths.append(tmp_path / name)
-        deque(loop.start(settings, paths[-1], data=data).train(), maxlen=0)
+        deque(aggmatch.start(settings, paths[-1], data=data).train(), maxlen=0)
     for chosen in (paths, paths[:1]):
         source = page(read_runs(chosen))
         elements = Elements(source)

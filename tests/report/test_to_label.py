@@ -10,7 +10,7 @@ from aggmatch.report.page import page
 from aggmatch.report.to_label import find_to_label
 from aggmatch.runs.stored import StoredRun, read_run
 from aggmatch.settings import resolve
-from aggmatch.training.run import start
+from aggmatch.training.begin import start
 
 QUICK = {"method.name": "supervised", "model.name": "small-4", "data.side": 8, "train.batch": 4, "train.steps": 2}
 

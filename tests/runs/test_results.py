@@ -14,7 +14,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.runs.results import add_results, decode, encode, read_results
 from aggmatch.runs.stored import read_run
 from aggmatch.settings import resolve
-from aggmatch.training.run import resume, start
+from aggmatch.training.begin import resume, start
 
 STORED = Path(__file__).parents[2] / "results"
 EVALUATED = {"accuracy_average": 50.0, "accuracy_online": 49.0}

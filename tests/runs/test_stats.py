@@ -1,4 +1,5 @@
 import pytest
+from tests.conftest import dotted
 
 from aggmatch.runs.stats import (
     Length,
@@ -16,7 +17,7 @@ from aggmatch.settings import resolve
 
 
 def settings(**changes):
-    return resolve({"recipe": "paper"} | {key.replace("__", "."): value for key, value in changes.items()})
+    return resolve({"recipe": "paper"} | dotted(changes))
 
 
 def test_lengths_sort_unfinished_before_finished_and_short_before_long():

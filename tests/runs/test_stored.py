@@ -197,7 +197,7 @@ def test_the_best_run_is_paired_with_the_best_of_every_other_group(tmp_path):
 @pytest.mark.parametrize("download", [False, True])
 def test_missing_files_of_the_data_are_fetched_only_on_request(tmp_path, monkeypatch, download):
     asked = []
-    monkeypatch.setattr("aggmatch.runs.stored.load_for", lambda *given, **_: asked.append(given))
+    monkeypatch.setattr("aggmatch.settings.load_for", lambda *given, **_: asked.append(given))
     folder = write_folder(tmp_path / "run", runtime__data_dir=str(tmp_path))
     (run,) = read_runs([folder], download=download)
     run.data()

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from tests.conftest import stripes
+from tests.conftest import dotted, stripes
 
 from aggmatch.config import Layer
 from aggmatch.data import load_for
 from aggmatch.errors import AggMatchError
 from aggmatch.settings import RunSettings, resolve
+from aggmatch.training.begin import resume, start
 from aggmatch.training.earlier import free_folder, taken_settings
-from aggmatch.training.run import Run, resume, start
+from aggmatch.training.run import Run
 
 QUICK = {"method.name": "supervised", "model.name": "small-4", "data.side": 8, "train.batch": 4, "train.steps": 3}
 CLASSES = ("rows", "columns")
@@ -47,11 +48,11 @@ def label(photos: Path, count: int) -> None:
 
 
 def settings(photos: Path, **changes: object) -> RunSettings:
-    return resolve(QUICK | {"data.name": str(photos)} | {key.replace("__", "."): v for key, v in changes.items()})
+    return resolve(QUICK | {"data.name": str(photos)} | dotted(changes))
 
 
 def settings_from(run: Path, **changes: object) -> RunSettings:
-    own = {"train.batch": 4, "train.steps": 3} | {key.replace("__", "."): value for key, value in changes.items()}
+    own = {"train.batch": 4, "train.steps": 3} | dotted(changes)
     return resolve([taken_settings(run), Layer("the test", own)])
 
 

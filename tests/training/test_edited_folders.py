@@ -13,7 +13,7 @@ from aggmatch.runs.folder import CHANGEABLE, RunFolder
 from aggmatch.runs.stored import read_run
 from aggmatch.settings import resolve
 from aggmatch.storage.files import sealed
-from aggmatch.training.run import resume, start
+from aggmatch.training.begin import resume, start
 
 QUICK = {
     "data.name": "digits",

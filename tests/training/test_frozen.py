@@ -12,7 +12,8 @@ from aggmatch.inference.model import Snapshot, TrainedModel
 from aggmatch.methods import METHODS
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
-from aggmatch.training.run import Run, resume, start
+from aggmatch.training.begin import resume, start
+from aggmatch.training.run import Run
 from aggmatch.validate import InvalidValue
 
 BACKBONE = f"{Path(__file__).with_name('frozen_backbone.py')}:Bands"

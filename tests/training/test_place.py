@@ -14,13 +14,13 @@ import torch
 from tests.conftest import toy_settings
 from tests.training.test_cuda_graph import assert_alike, make, on_gpu
 
+import aggmatch
 from aggmatch.data.rows import FileRows, MemoryRows, as_tensor, file_behind
 from aggmatch.errors import AggMatchError
 from aggmatch.methods import METHODS
 from aggmatch.runs.checkpoint import pack, unpack
 from aggmatch.settings import resolve
 from aggmatch.training import place as places
-from aggmatch.training import run as loop
 from aggmatch.training.ahead import ReadAhead
 from aggmatch.training.place import choose_place, put_images
 from aggmatch.training.trainer import Trainer
@@ -260,15 +260,15 @@ def test_a_large_set_takes_its_size_in_host_memory_and_almost_none_on_disk(tmp_p
 def test_a_resumed_run_may_choose_another_place(tmp_path):
     changes = {"data.name": "digits", "method.name": "fixmatch", "model.name": "small-4", "train.steps": 6}
     changes |= {"train.batch": 10, "train.unlabeled_ratio": 2, "runtime.checkpoint_every": 3}
-    whole = loop.start(resolve(changes), tmp_path / "whole")
+    whole = aggmatch.start(resolve(changes), tmp_path / "whole")
     list(whole.train())
-    parts = loop.start(resolve(changes | {"runtime.place": "disk"}), tmp_path / "parts")
+    parts = aggmatch.start(resolve(changes | {"runtime.place": "disk"}), tmp_path / "parts")
     records = parts.train()
     assert isinstance(records, Generator)
     while parts.state.steps_done < 3:
         next(records)
     records.close()
-    resumed = loop.resume(tmp_path / "parts", {"runtime.place": "device"})
+    resumed = aggmatch.resume(tmp_path / "parts", {"runtime.place": "device"})
     list(resumed.train())
     assert resumed.folder.model.read_bytes() == whole.folder.model.read_bytes()
 

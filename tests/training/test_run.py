@@ -1,4 +1,4 @@
-"""Whole runs: the files they write, and how they stop and resume."""
+"""Whole runs: the files they write, and how they stop and continue."""
 
 import json
 import os
@@ -13,47 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 from tests.conftest import toy_settings
+from tests.training.quick_runs import QUICK, complete, model_bytes, quick
 
-from aggmatch.config import Layer, read_file
+import aggmatch
+from aggmatch.config import read_file
 from aggmatch.errors import AggMatchError
 from aggmatch.inference.model import Snapshot, TrainedModel
-from aggmatch.runs.checkpoint import Checkpoint, found, load_newest, pack, save, unpack
+from aggmatch.runs.checkpoint import Checkpoint, found, load_newest, pack, unpack
 from aggmatch.runs.folder import RunFolder, read_log
 from aggmatch.settings import resolve
-from aggmatch.training import run as loop
-
-QUICK = {
-    "data.name": "digits",
-    "recipe": "cold-start",
-    "model.name": "small-4",
-    "method.slots": 16,
-    "method.subsets": 4,
-    "train.steps": 24,
-    "train.batch": 10,
-    "train.unlabeled_ratio": 2,
-    "train.log_every": 5,
-    "train.evaluate_every": 10,
-    "runtime.checkpoint_every": 4,
-}
-
-
-def quick(**changes):
-    return resolve([Layer("the test", QUICK | {key.replace("__", "."): value for key, value in changes.items()})])
-
-
-def complete(run: loop.Run) -> loop.Run:
-    for _ in run.train():
-        pass
-    return run
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> RunFolder:
-    return complete(loop.start(quick(), tmp_path_factory.mktemp("runs") / "whole")).folder
-
-
-def model_bytes(folder: RunFolder) -> bytes:
-    return folder.model.read_bytes()
 
 
 def test_a_run_folder_holds_all_files_of_the_run(finished: RunFolder):
@@ -82,29 +50,20 @@ def test_a_run_folder_holds_all_files_of_the_run(finished: RunFolder):
 
 
 def test_the_same_settings_give_the_same_weights(finished: RunFolder, tmp_path: Path):
-    again = complete(loop.start(quick(), tmp_path / "again"))
+    again = complete(aggmatch.start(quick(), tmp_path / "again"))
     assert model_bytes(again.folder) == model_bytes(finished)
-    other = complete(loop.start(quick(data__fold=1), tmp_path / "other"))
+    other = complete(aggmatch.start(quick(data__fold=1), tmp_path / "other"))
     assert model_bytes(other.folder) != model_bytes(finished)
-
-
-def test_a_split_can_be_reused(finished: RunFolder, tmp_path: Path):
-    run = loop.start(quick(data__split=str(finished.split), data__fold=3, train__steps=2), tmp_path / "reused")
-    assert run.split.labeled.tolist() == json.loads(finished.split.read_text())["labeled"]
-    complete(run)
-    drawn = {"labels": len(run.split.labeled), "fold": 0}
-    for place in (run.folder.result() or {}, run.folder.read_config()["data"]):
-        assert {name: place[name] for name in drawn} == drawn, "the values of the split"
 
 
 @pytest.mark.parametrize("cadence", ["checkpoint", "signal"])
 def test_a_stopped_run_continues_to_the_same_weights_and_metrics(finished: RunFolder, tmp_path: Path, cadence):
-    run = loop.start(quick(), tmp_path / "stopped")
+    run = aggmatch.start(quick(), tmp_path / "stopped")
     records = run.train()
     if cadence == "signal":
         assert [next(records)["step"] for _ in range(2)] == [5, 10]
         os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(loop.Stopped) as stopped:
+        with pytest.raises(aggmatch.Stopped) as stopped:
             next(records)
         assert stopped.value.signal_number == signal.SIGTERM
         assert stopped.value.step == 11, "the step after the last record"
@@ -116,7 +75,7 @@ def test_a_stopped_run_continues_to_the_same_weights_and_metrics(finished: RunFo
             if record["step"] == 15:
                 break
         del records
-    resumed = complete(loop.resume(tmp_path / "stopped", []))
+    resumed = complete(aggmatch.resume(tmp_path / "stopped", []))
     assert model_bytes(resumed.folder) == model_bytes(finished)
     untimed = [
         [{k: v for k, v in record.items() if k not in ("seconds", "images_per_second")} for record in read_log(path)]
@@ -130,7 +89,7 @@ def test_a_killed_process_continues_to_bit_identical_weights(finished: RunFolder
     out = tmp_path / "killed"
     options = [word for key, value in QUICK.items() if key != "data.name" for word in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "aggmatch", "train", "digits", "--out", str(out), *options]
-    environment = os.environ | {"PYTHONPATH": str(Path(loop.__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(Path(aggmatch.__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     for kill_after in (1, 2):
         process = subprocess.Popen([*command, *(["--resume"] if kill_after > 1 else [])], env=environment)
         deadline = time.monotonic() + 120
@@ -149,28 +108,20 @@ def test_a_killed_process_continues_to_bit_identical_weights(finished: RunFolder
 
 
 def test_a_corrupt_checkpoint_falls_back_to_the_previous_one(finished: RunFolder, tmp_path: Path):
-    run = loop.start(quick(), tmp_path / "corrupt")
+    run = aggmatch.start(quick(), tmp_path / "corrupt")
     for record in run.train():
         if record["step"] == 15:
             break
     newest = found(run.folder.checkpoints)[0]
     newest.write_bytes(newest.read_bytes()[:1000])
     with pytest.warns(UserWarning, match=r"step-.* is corrupt"):
-        resumed = loop.resume(tmp_path / "corrupt", [])
+        resumed = aggmatch.resume(tmp_path / "corrupt", [])
     assert resumed.state.steps_done == 8
     assert model_bytes(complete(resumed).folder) == model_bytes(finished)
 
 
-def test_a_resume_with_other_settings_fails_and_names_their_keys(finished: RunFolder):
-    changes = [Layer("--set optim.lr=0.01", {"optim.lr": 0.01}), Layer("--set x", {"method.slots": 8})]
-    with pytest.raises(AggMatchError) as caught:
-        loop.resume(finished.path, changes)
-    assert "optim.lr was 0.03, now 0.01" in str(caught.value)
-    assert "method.slots was 16, now 8" in str(caught.value)
-
-
 def test_training_can_pause_and_continue_with_the_same_run_object(finished: RunFolder, tmp_path: Path):
-    run = loop.start(finished.settings(), tmp_path / "run")
+    run = aggmatch.start(finished.settings(), tmp_path / "run")
     first = next(iter(run.train()))
     paused = run.seconds
     rest = list(run.train())
@@ -190,24 +141,9 @@ def test_precision_is_over_all_pseudo_labels_since_the_last_log_step(finished: R
             assert "pseudo_precision" not in record
 
 
-def test_runtime_settings_may_change_on_resume(finished: RunFolder):
-    run = loop.resume(finished.path, [Layer("x", {"runtime.checkpoint_every": 7, "runtime.device": "cpu"})])
-    assert run.settings.runtime.checkpoint_every == 7
-
-
-def test_a_run_from_another_type_of_device_is_not_resumed(finished: RunFolder, tmp_path: Path):
-    folder = RunFolder(shutil.copytree(finished.path, tmp_path / "moved"))
-    newest = unpack(found(folder.checkpoints)[0].read_bytes())
-    for path in found(folder.checkpoints):
-        path.unlink()
-    save(folder.checkpoints, 24, Checkpoint(newest.tensors, {**newest.facts, "device": "cuda"}))
-    with pytest.raises(AggMatchError, match="runtime.device=cuda"):
-        loop.resume(folder.path, [])
-
-
 def test_a_finished_run_is_not_changed(finished: RunFolder):
     before = {path: path.read_bytes() for path in (finished.summary, finished.model, finished.metrics)}
-    assert list(loop.resume(finished.path, []).train()) == []
+    assert list(aggmatch.resume(finished.path, []).train()) == []
     assert {path: path.read_bytes() for path in before} == before
 
 
@@ -217,88 +153,20 @@ def test_a_resume_after_the_log_lost_its_end_continues_with_complete_lines(finis
         path.unlink()
     folder.metrics.write_bytes(folder.metrics.read_bytes()[:100])
     with pytest.warns(UserWarning, match=r"metrics\.jsonl is shorter"):
-        complete(loop.resume(folder.path, []))
+        complete(aggmatch.resume(folder.path, []))
     assert model_bytes(folder) == model_bytes(finished)
     assert [record["step"] for record in read_log(folder.metrics)] == [24]
 
 
-def test_a_folder_with_a_run_is_not_overwritten(finished: RunFolder):
-    before = model_bytes(finished)
-    with pytest.raises(AggMatchError, match="already holds a run. Resume it"):
-        loop.start(quick(), finished.path)
-    assert model_bytes(finished) == before
-
-
-def test_a_folder_with_other_files_is_not_used(tmp_path: Path):
-    (tmp_path / "thesis.tex").write_text("irreplaceable")
-    with pytest.raises(AggMatchError, match="is not empty and holds no run"):
-        loop.start(quick(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_a_folder_that_cannot_be_used_fails_before_the_work_begins(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(loop, "Trainer", None)  # which computes the features of a frozen backbone
-    (tmp_path / "file").touch()
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full/thesis.tex").touch()
-    for place in ("file", "file/run", "full"):
-        with pytest.raises(AggMatchError, match=f"{tmp_path / place}"):
-            loop.start(quick(), tmp_path / place)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full", "thesis.tex"]
-
-
-def test_a_wrong_setting_creates_no_folder(tmp_path: Path):
-    with pytest.raises(AggMatchError, match=r"data\.labels"):
-        loop.start(quick(data__labels=13), tmp_path / "run")
-    with pytest.raises(AggMatchError, match=r"runtime\.device"):
-        loop.start(quick(runtime__device="quantum"), tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_start_that_failed_half_way_can_be_repeated(finished: RunFolder, tmp_path: Path):
-    folder = RunFolder(tmp_path / "again")
-    folder.path.mkdir()
-    folder.split.write_bytes(finished.split.read_bytes())
-    assert loop.start(quick(), folder.path).folder.holds_run
-    folder.config.unlink()
-    folder.split.write_text("another split")
-    with pytest.raises(AggMatchError, match="is not empty and holds no run"):
-        loop.start(quick(), folder.path)
-    assert folder.split.read_text() == "another split"
-
-
-def test_resuming_without_checkpoints_warns_that_training_starts_again(finished: RunFolder, tmp_path: Path):
-    folder = RunFolder(shutil.copytree(finished.path, tmp_path / "bare"))
-    shutil.rmtree(folder.checkpoints)
-    assert list(loop.resume(folder.path, []).train()) == [], "it is finished"
-    folder.summary.unlink()
-    with pytest.warns(UserWarning, match="has no checkpoint"):
-        assert loop.resume(folder.path, []).state.steps_done == 0
-
-
-def test_a_checkpoint_of_another_run_is_not_loaded(finished: RunFolder, tmp_path: Path):
-    other = complete(loop.start(quick(model__name="small-8", train__steps=2), tmp_path / "other"))
-    folder = RunFolder(shutil.copytree(finished.path, tmp_path / "mixed"))
-    shutil.rmtree(folder.checkpoints)
-    shutil.copytree(other.folder.checkpoints, folder.checkpoints)
-    with pytest.raises(AggMatchError, match="Cannot resume .*mixed: .*model.name was .*[Ii]ts newest checkpoint"):
-        loop.resume(folder.path, [])
-
-
 def test_a_checkpoint_is_saved_before_the_record_of_its_step_is_yielded(tmp_path: Path):
-    run = loop.start(quick(train__log_every=4), tmp_path / "left")
+    run = aggmatch.start(quick(train__log_every=4), tmp_path / "left")
     records = run.train()
     assert next(records)["step"] == 4
     assert len(found(run.folder.checkpoints)) == 1
 
 
-def test_an_empty_folder_cannot_be_resumed(tmp_path: Path):
-    with pytest.raises(AggMatchError, match="holds no run"):
-        loop.resume(tmp_path, [])
-
-
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path):
-    run = loop.start(quick(), tmp_path / "bad")
+    run = aggmatch.start(quick(), tmp_path / "bad")
     step = run.state.method.step
 
     def poisoned(batch, online, average):
@@ -316,13 +184,13 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 
 def test_a_run_that_diverges_before_its_labels_are_propagated_says_so(tmp_path: Path):
     start = {"recipe": "neighbours", "method__contrast_steps": 2, "method__propagation_steps": 2}
-    run = loop.start(quick(**start, optim__lr=1e39), tmp_path / "bad")
+    run = aggmatch.start(quick(**start, optim__lr=1e39), tmp_path / "bad")
     with pytest.raises(AggMatchError, match=r"is not finite at step \d.*optim\.lr"):
         complete(run)
 
 
 def test_weights_that_are_not_finite_after_the_last_step_give_no_result(tmp_path: Path):
-    run = loop.start(quick(train__steps=1, optim__lr=1e39), tmp_path / "bad")
+    run = aggmatch.start(quick(train__steps=1, optim__lr=1e39), tmp_path / "bad")
     with pytest.raises(AggMatchError, match=r"weights are not finite after step 1\..*optim\.lr"):
         complete(run)
     assert not run.folder.model.exists()
@@ -331,16 +199,16 @@ def test_weights_that_are_not_finite_after_the_last_step_give_no_result(tmp_path
 
 
 def test_two_processes_cannot_train_in_one_folder(tmp_path: Path):
-    run = loop.start(quick(train__steps=6), tmp_path / "run")
+    run = aggmatch.start(quick(train__steps=6), tmp_path / "run")
     records = run.train()
     next(records)
     with pytest.raises(AggMatchError, match="Another process is training in .*run"):
-        complete(loop.resume(tmp_path / "run", []))
+        complete(aggmatch.resume(tmp_path / "run", []))
     assert len(list(records)) == 1
 
 
 def test_the_online_network_can_be_the_reported_one(tmp_path: Path):
-    run = complete(loop.start(quick(train__evaluated="online", train__steps=5), tmp_path / "online"))
+    run = complete(aggmatch.start(quick(train__evaluated="online", train__steps=5), tmp_path / "online"))
     summary = run.folder.result()
     assert summary is not None
     assert summary["network"] == "online"
@@ -372,7 +240,7 @@ def test_the_error_of_a_corrupt_snapshot_names_its_file(finished: RunFolder, tmp
 
 def test_snapshots_are_also_taken_at_given_steps(tmp_path: Path):
     changes = {"runtime__snapshots": [1.0], "runtime__snapshot_steps": [5, 7, 24, 9000]}
-    run = complete(loop.start(quick(**changes), tmp_path / "run"))
+    run = complete(aggmatch.start(quick(**changes), tmp_path / "run"))
     assert [path.stem for path in sorted(run.folder.snapshots.iterdir())] == [
         "step-00000005",
         "step-00000007",
@@ -381,7 +249,7 @@ def test_snapshots_are_also_taken_at_given_steps(tmp_path: Path):
 
 
 def test_a_run_without_snapshots_writes_none(tmp_path: Path):
-    run = complete(loop.start(quick(runtime__snapshots=[]), tmp_path / "run"))
+    run = complete(aggmatch.start(quick(runtime__snapshots=[]), tmp_path / "run"))
     assert not run.folder.snapshots.exists()
 
 
@@ -397,36 +265,18 @@ def test_a_model_with_other_tensors_fails_with_a_short_message(finished: RunFold
 
 
 def test_a_snapshot_that_cannot_be_written_does_not_stop_the_run(tmp_path: Path):
-    run = loop.start(quick(runtime__snapshots=[0.5]), tmp_path / "run")
+    run = aggmatch.start(quick(runtime__snapshots=[0.5]), tmp_path / "run")
     run.folder.snapshots.write_text("a file where a folder should be")
     with pytest.warns(UserWarning, match="snapshot"):
         complete(run)
     assert run.folder.model.exists()
 
 
-def test_a_resume_with_another_method_fails_and_names_both(finished: RunFolder, tmp_path: Path):
-    copy = RunFolder(shutil.copytree(finished.path, tmp_path / "copy"))
-    with pytest.raises(AggMatchError, match=r"method\.name was 'aggmatch', now 'paws'"):
-        loop.resume(copy.path, {"method.name": "paws"})
-
-
-def test_a_run_that_another_process_started_meanwhile_is_not_overwritten(finished: RunFolder):
-    with pytest.raises(AggMatchError, match="already holds a run"):
-        finished.create(b"split", {})
-
-
-def test_data_without_test_images_need_a_holdout_of_zero(toy_data, tmp_path: Path):
-    data = replace(toy_data, test=toy_data.test.take([]))
-    with pytest.raises(AggMatchError, match=r"toy has no test images.*data\.holdout=0"):
-        loop.start(toy_settings(), tmp_path / "run", data=data)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("method", ["aggmatch", "paws", "supervised"])
 def test_a_run_without_test_images_ends_with_a_model_and_without_an_accuracy(toy_data, tmp_path: Path, method):
     data = replace(toy_data, test=toy_data.test.take([]))
     settings = toy_settings(method, data__holdout=0, train__steps=4)
-    run = complete(loop.start(settings, tmp_path / "run", data=data))
+    run = complete(aggmatch.start(settings, tmp_path / "run", data=data))
     summary = run.folder.result()
     assert summary is not None
     assert summary["accuracy"] is None

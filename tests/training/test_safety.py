@@ -13,7 +13,7 @@ from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.results import read_results
 from aggmatch.runs.stored import read_runs
 from aggmatch.settings import resolve
-from aggmatch.training.run import resume, start, start_or_resume
+from aggmatch.training.begin import resume, start, start_or_resume
 
 QUICK = {
     "data.name": "digits",

@@ -11,7 +11,8 @@ import torch
 
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import resolve
-from aggmatch.training.run import Run, Stopped, start
+from aggmatch.training.begin import start
+from aggmatch.training.run import Run, Stopped
 
 QUICK = {
     "data.name": "digits",

@@ -42,6 +42,7 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder of the downloaded dat
 Download = Annotated[bool, typer.Option("--download", help="Fetch the data set's files if they are missing.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or auto.", show_default="auto")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress: print tables and errors only.")]
+Trained = Annotated[Path, typer.Argument(help="Folder of a run. Of an unfinished one, the newest checkpoint is used.")]
 AllowCode = Annotated[
     list[str] | None,
     typer.Option("--allow-code", metavar="FILE.py:NAME", help="Run this code, which the run folder names; repeatable."),
@@ -92,7 +93,7 @@ def listed(text: str | None) -> list[str]:
     return [name.strip() for name in text.split(",")] if text is not None else []
 
 
-def follow_run(run: "Run", *, quiet: bool, title: str = "", again: str = "") -> None:
+def follow_run(run: "Run", title: str = "", *, quiet: bool, again: str = "") -> None:
     """Train with a live display. A signal prints how to continue and ends with the usual exit code.
 
     title: shown next to the progress bar. again: the command that continues, if it is not `train --resume`.

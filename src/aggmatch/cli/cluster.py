@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,7 +78,7 @@ class Place:
 
                 if self.at_once and self.at_once > 1:
                     return InParallel(self.at_once)
-                return InTurn(lambda run, title: follow_run(run, quiet=quiet, title=title, again=AGAIN))
+                return InTurn(partial(follow_run, quiet=quiet, again=AGAIN))
 
 
 def train_all(runs: "Sequence[PlannedRun]", engine: "Engine", *, quiet: bool, again: str = AGAIN) -> int:
@@ -111,10 +112,7 @@ def planned(
 ) -> None:
     """Train one run of a plan to its end; resume it if it was started. Tasks of a Slurm array call this."""
     from aggmatch.experiments.engines.slurm import read_plan
-    from aggmatch.training.run import start_or_resume
 
     run = read_plan(plan, number, allow_code or ())
-    if not run.finished:
-        live = start_or_resume(run.settings, run.path, download=download)
-        follow_run(live, quiet=quiet, title=run.title, again=AGAIN)
+    run.complete(partial(follow_run, quiet=quiet, again=AGAIN), download=download)
     say(f"{run.title} is finished: {run.path}", quiet=quiet)

@@ -5,14 +5,13 @@ from typing import Annotated
 
 import typer
 
-from aggmatch.cli.app import AllowCode, Device, app, gather
+from aggmatch.cli.app import AllowCode, Device, Trained, app, gather
 from aggmatch.console import say, stdout
 from aggmatch.errors import AggMatchError
 from aggmatch.storage.files import check_writable, write_output
 from aggmatch.tables import Table
 
 FORMATS = (".csv", ".json")
-Trained = Annotated[Path, typer.Argument(help="Folder of a run. Of an unfinished one, the newest checkpoint is used.")]
 
 
 @app.command()

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from aggmatch.cli.app import AllowCode, Device, Set, app, gather
+from aggmatch.config import merge
 from aggmatch.console import say
 from aggmatch.errors import AggMatchError
 
@@ -45,9 +46,7 @@ def label(
     if labels_file is not None and labels_file.suffix != ".jsonl":
         raise AggMatchError(f"--labels-file must end in .jsonl, got {labels_file}.")
     changes = [(layer.source, dict(layer.values)) for layer in layers]
-    cache_dir = next(
-        (layer.values["runtime.cache_dir"] for layer in layers if "runtime.cache_dir" in layer.values), None
-    )
+    cache_dir = merge(layers)[0].get("runtime", {}).get("cache_dir")
     out = out or default_out(folder)
     if out.resolve().is_relative_to(folder.resolve()):
         raise AggMatchError(f"{out} is inside the folder of images, where it would be a class. Choose another --out.")
@@ -86,7 +85,7 @@ def serve(
     """Serve a finished run's model over HTTP: POST images to /predict. See also /classes, /healthz, /openapi.json."""
     try:
         from aggmatch.page.listen import listen
-        from aggmatch.page.serving import load_engine, make_app
+        from aggmatch.page.serving.service import load_engine, make_app
     except ImportError as error:
         raise missing(error) from None
     engine = load_engine(run, gather(device=device), allow_code or ())

@@ -19,6 +19,7 @@ from aggmatch.cli.app import (
     Recipe,
     Set,
     Steps,
+    Trained,
     app,
     follow_run,
     gather,
@@ -88,8 +89,7 @@ def train(
     from aggmatch.distributed import joined
     from aggmatch.runs.folder import run_name
     from aggmatch.settings import resolve, with_split
-    from aggmatch.training import earlier
-    from aggmatch.training import run as loop
+    from aggmatch.training import begin, earlier
 
     if from_ is not None:
         if resume:
@@ -105,13 +105,13 @@ def train(
             train_tries(resolve(with_split(layers)), out, tries, quiet=quiet, download=download)
             return
         if resume:
-            run = loop.resume(out, layers, download=download, allow=allow_code or (), processes=processes)
+            run = begin.resume(out, layers, download=download, allow=allow_code or (), processes=processes)
             if not run.finished:
                 say_what_was_read(run.settings, run.data, run.split, quiet=quiet, timed=False)
         else:
             settings = resolve(with_split(layers))
             on_read = partial(say_what_was_read, settings, quiet=quiet, timed=not processes.divides)
-            run = loop.start(settings, out, download=download, on_read=on_read, processes=processes)
+            run = begin.start(settings, out, download=download, on_read=on_read, processes=processes)
         if run.state.inputs.rows is not None and not run.finished:
             say_where_images_are(run, quiet=quiet)
         follow_run(run, quiet=quiet or not processes.first)
@@ -122,16 +122,15 @@ def train(
 def train_tries(settings: "RunSettings", out: Path, count: int, *, quiet: bool, download: bool) -> None:
     """Train runs that differ in their seed, resume those that exist, and say which one has the lowest loss."""
     from aggmatch.cli.cluster import Place, raise_failed, train_all
-    from aggmatch.data import load_for, make_split
+    from aggmatch.data import make_split
     from aggmatch.devices import choose_device
     from aggmatch.experiments import tries
     from aggmatch.experiments.planned import collect
 
-    runtime = settings.runtime
-    data = load_for(settings.data, runtime.data_dir, download, cache_dir=runtime.cache_dir)
+    data = settings.load_data(download=download)
     say_what_was_read(settings, data, make_split(data, settings.data), quiet=quiet, timed=False)
     runs = tries.plan(settings, out, count)
-    place = Place(at_once=tries.at_once(count, choose_device(runtime.device).type))
+    place = Place(at_once=tries.at_once(count, choose_device(settings.runtime.device).type))
     failed = train_all(runs, place.engine(out, quiet=quiet, download=download), quiet=quiet)
     stored = tries.by_loss(collect(runs))
     stdout.print(tries.table(stored).without_empty())
@@ -221,7 +220,7 @@ def print_summary(run: "Run") -> None:
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a run. Of an unfinished one, the newest checkpoint is used.")],
+    run: Trained,
     images: Annotated[
         Path | None, typer.Argument(help="Other images: a folder or .zip with one subfolder per class.")
     ] = None,

@@ -1,25 +1,21 @@
-"""Splits: which training images come with a label, and with which label."""
+"""Splits: which training images come with a label, and with which label; and the files that store them."""
 
 import json
 import os
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from reprlib import repr as shorten
 from typing import Annotated, Any, Literal, NotRequired, Self, TypedDict
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from aggmatch.config import Count, Fraction, Natural, Range, Settings
 from aggmatch.data.images import UNKNOWN, DataSet, Images
-from aggmatch.data.noise import asymmetric, class_numbers, parse_map, symmetric
-from aggmatch.data.randomness import Use, bits, shuffled
+from aggmatch.data.noise import parse_map
 from aggmatch.data.rows import copy_rows
 from aggmatch.errors import AggMatchError
 from aggmatch.storage.files import digest_of, is_intact, sealed, write_atomically
@@ -109,6 +105,12 @@ class Split:
         counts = f"{len(self.labeled):,} labelled and {len(self.unlabeled):,} unlabelled images"
         return f"<Split of {self.data}: fold {self.fold}, {counts}>"
 
+    @property
+    def counts(self) -> list[int]:
+        """Number of given labels of each class."""
+        counts: list[int] = self.labels.bincount(minlength=self.classes).tolist()
+        return counts
+
     def tested_on(self, data: DataSet) -> bool:
         """Whether the test images of `data` are those of the split; True if the split does not know them."""
         return self.test_fingerprint in (None, data.test_fingerprint)
@@ -155,10 +157,19 @@ class Split:
         for key, value in expected.items():
             if (found := content[key]) != value and not (moves and key == "data"):  # type: ignore[literal-required]
                 raise unusable(path, f"its '{key}' is {shorten(found)}, but that of {data.name} is {value!r}")
-        unlabeled = range(size) if content["unlabeled"] == "all" else sorted(content["unlabeled"])
-        tensors = (_indices(content["labeled"]), _indices(content["labels"]), _indices(unlabeled))
-        prints = (fingerprint, content.get("test_fingerprint"), tuple(content.get("test_images", ())))
-        return cls(data.name, len(data.classes), content["fold"], size, *tensors, *prints)
+        unlabeled = list(range(size)) if content["unlabeled"] == "all" else sorted(content["unlabeled"])
+        return cls(
+            data=data.name,
+            classes=len(data.classes),
+            fold=content["fold"],
+            images=size,
+            labeled=torch.tensor(content["labeled"], dtype=torch.int64),
+            labels=torch.tensor(content["labels"], dtype=torch.int64),
+            unlabeled=torch.tensor(unlabeled, dtype=torch.int64),
+            fingerprint=fingerprint,
+            test_fingerprint=content.get("test_fingerprint"),
+            test_images=tuple(content.get("test_images", ())),
+        )
 
 
 def drawn_settings(path: Path) -> dict[str, int]:
@@ -216,17 +227,6 @@ def unusable(path: Path, problem: str) -> AggMatchError:
     return AggMatchError(f"Cannot use the split {path}: {problem}.")
 
 
-def _indices(values: Sequence[int] | NDArray[np.int64]) -> Tensor:
-    return torch.tensor(values if isinstance(values, np.ndarray) else list(values), dtype=torch.int64)
-
-
-def make_split(data: DataSet, settings: DataSettings) -> Split:
-    """Return the split that the settings ask for: read from the file `settings.split`, or drawn if that is None."""
-    if settings.split is None:
-        return draw_split(data, settings)
-    return replace(Split.read(Path(settings.split), data), **tested(data))
-
-
 def tested(data: DataSet) -> dict[str, Any]:
     """Return what a split says about the test images; hashes only of images of your own, whose test set can change."""
     hashes = tuple(data.test.digests()) if data.test.names else ()
@@ -257,132 +257,3 @@ def keep_test_images(data: DataSet, path: Path) -> DataSet:
         return Images(pixels, labels[rows], tuple(names[row] for row in rows) if names else ())
 
     return replace(data, train=taken(others), test=taken(held))
-
-
-def draw_split(data: DataSet, settings: DataSettings) -> Split:
-    """Draw the labelled and unlabelled images of a run.
-
-    data: the data set. settings: number of labels, imbalance, noise, and the seed `fold`, which alone decides the
-    choice. With more labels, the images chosen for fewer labels stay; noise and imbalance do not change the order.
-
-    Example: `draw_split(load("digits"), DataSettings(labels=40)).labeled.shape` is (40,).
-    """
-    classes = len(data.classes)
-    truth = data.train.labels.cpu().numpy()
-    sizes = np.bincount(truth[truth != UNKNOWN], minlength=classes)
-    _check_classes(data, sizes)
-    labeled_counts = _labeled_counts(data, sizes, settings)
-    # One random order per class: labelled and unlabelled images are the first ones of it.
-    orders = [shuffled(np.flatnonzero(truth == k), bits(settings.fold, Use.LABELS, k)) for k in range(classes)]
-
-    if (official := official_fold(data, settings)) is not None:
-        orders = [
-            np.concatenate([chosen := official[truth[official] == k], order[~np.isin(order, chosen)]])
-            for k, order in enumerate(orders)
-        ]
-
-    ranks = np.concatenate([np.arange(count) for count in labeled_counts])
-    chosen = np.concatenate([order[:count] for order, count in zip(orders, labeled_counts, strict=True)])
-    labeled = chosen[ranks.argsort(kind="stable")]
-
-    if settings.unlabeled_imbalance == 1:
-        unlabeled = np.arange(len(truth))
-    else:
-        counts = _unlabeled_counts(data, sizes, settings)
-        unlabeled = np.sort(np.concatenate([order[:count] for order, count in zip(orders, counts, strict=True)]))
-
-    given = _given_labels(data, truth[labeled], settings)
-    tensors = (_indices(labeled), _indices(given), _indices(unlabeled))
-    return Split(data.name, classes, settings.fold, len(truth), *tensors, data.fingerprint, **tested(data))
-
-
-def official_fold(data: DataSet, settings: DataSettings) -> NDArray[np.int64] | None:
-    """The labelled images of an official fold, if the settings ask for as many labels as it has; None otherwise."""
-    if settings.fold >= len(data.folds) or settings.labels != len(data.folds[settings.fold]):
-        return None
-    return np.array(data.folds[settings.fold], dtype=np.int64)
-
-
-def _check_classes(data: DataSet, sizes: NDArray[np.int64]) -> None:
-    if len(data.classes) < 2:
-        raise AggMatchError(f"{data.name} needs at least two classes, got {len(data.classes)}.")
-    if not sizes.all():
-        name = data.classes[int(sizes.argmin())]
-        raise AggMatchError(
-            f"Class '{name}' of {data.name} has no labelled training image. Label some of each "
-            f"class, or remove the class."
-        )
-
-
-def _labeled_counts(data: DataSet, sizes: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
-    """Return the number of labelled images of each class; their sum is `settings.labels`."""
-    total, classes = settings.labels, len(sizes)
-    if total is None:
-        if settings.labeled_imbalance != 1:
-            raise InvalidValue("data.labeled_imbalance", "needs a number of labels (data.labels), got null")
-        return sizes
-    if total < classes:
-        raise InvalidValue("data.labels", f"must be at least {classes}, one for each class of {data.name}, got {total}")
-    if settings.labeled_imbalance == 1 and total % classes:
-        below = total - total % classes
-        raise InvalidValue(
-            "data.labels",
-            f"must be a multiple of {classes}, the number of classes of {data.name}, "
-            f"got {total}; the nearest are {below} and {below + classes}",
-        )
-    counts = apportion(total, long_tail(classes, settings.labeled_imbalance))
-    if (counts > sizes).any():
-        short = int((counts - sizes).argmax())
-        raise InvalidValue(
-            "data.labels",
-            f"needs {counts[short]} images of class '{data.classes[short]}', but {data.name} has only {sizes[short]} "
-            f"with a label, got {total}",
-        )
-    return counts
-
-
-def _unlabeled_counts(data: DataSet, sizes: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
-    """Return the number of unlabelled images of each class: the largest possible long tail, at least one each."""
-    if unknown := len(data.train) - int(sizes.sum()):
-        raise InvalidValue(
-            "data.unlabeled_imbalance",
-            f"needs the class of every training image, but {unknown} images of {data.name} have none, "
-            f"got {settings.unlabeled_imbalance}",
-        )
-    tail = long_tail(len(sizes), settings.unlabeled_imbalance)
-    # Rounded down, as in long-tailed CIFAR; the small term corrects whole numbers that floats put just below.
-    counts: NDArray[np.int64] = np.maximum(np.floor(tail * (sizes / tail).min() + 1e-9), 1).astype(np.int64)
-    return counts
-
-
-def long_tail(classes: int, ratio: float) -> NDArray[np.float64]:
-    """Return the class sizes relative to the first class: ratio^(−k / (Y − 1)) for class k of Y; (Y,)."""
-    return np.power(ratio, -np.arange(classes) / (classes - 1))
-
-
-def apportion(total: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return whole numbers ∝ weights by largest remainder: at least 1 each, with sum `total` (≥ len(weights))."""
-    counts = np.ones(len(weights), dtype=np.int64)
-    free = np.ones(len(weights), dtype=bool)
-    while True:
-        # Quotas below one are raised to one. The others get less, which may push more of them below one.
-        quotas = weights * ((total - np.count_nonzero(~free)) / weights[free].sum())
-        if not (low := free & (quotas < 1 - 1e-9)).any():
-            break
-        free &= ~low
-    counts[free] = np.maximum(np.floor(quotas[free]), 1).astype(np.int64)
-    leftover = total - int(counts.sum())
-    by_remainder = np.where(free, counts - quotas, np.inf).argsort(kind="stable")
-    counts[by_remainder[:leftover]] += 1
-    return counts
-
-
-def _given_labels(data: DataSet, truth: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
-    if settings.noise == "none":
-        return truth
-    if settings.noise == "symmetric":
-        return symmetric(truth, len(data.classes), settings.noise_rate, settings.fold)
-    mapping = parse_map(settings.noise_map) or data.noise_map
-    if not mapping:
-        raise InvalidValue("data.noise_map", f'must be set for {data.name}, which has no map, for example ["cat>dog"]')
-    return asymmetric(truth, class_numbers(mapping, data.classes), settings.noise_rate, settings.fold)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aggmatch.config import Layer
-from aggmatch.data import DataSet, Split, load_for, make_split
+from aggmatch.data import DataSet, Split, make_split
 from aggmatch.data.images import check_images
 from aggmatch.data.streams import check_balance
 from aggmatch.errors import AggMatchError
@@ -76,8 +76,7 @@ def find_misfits(
     missing = [run.settings for run in runs if not run.finished]
     if not missing:
         return {}
-    runtime = missing[0].runtime
-    data = load_for(missing[0].data, runtime.data_dir, download, cache_dir=runtime.cache_dir)
+    data = missing[0].load_data(download=download)
     check_images(data.train.pixels)
     if not len(data.test):
         raise AggMatchError(f"{data.name} has no test images, so methods cannot be compared. Add test images.")
@@ -89,8 +88,7 @@ def find_misfits(
         try:
             method = load_method(settings.method_name)
             if method.balanced:
-                counts = split.labels.bincount(minlength=len(data.classes)).tolist()
-                batch = method.labeled_batch(settings.method, settings.train.batch, counts)
+                batch = method.labeled_batch(settings.method, settings.train.batch, split.counts)
                 check_balance(split.labels, data.classes, batch)
         except AggMatchError as error:
             misfits[settings.method_name] = str(error)

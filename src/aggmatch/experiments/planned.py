@@ -14,9 +14,10 @@ from aggmatch.errors import AggMatchError
 from aggmatch.runs import checkpoint
 from aggmatch.runs.folder import RunFolder, run_name
 from aggmatch.runs.stored import StoredRun, read_run
-from aggmatch.settings import RunSettings, parts_named, resolve
+from aggmatch.settings import RunSettings, resolve
+from aggmatch.training.begin import start_or_resume
 from aggmatch.training.earlier import resumed_settings
-from aggmatch.training.run import Run, start_or_resume
+from aggmatch.training.run import Run
 
 Follow = Callable[[Run, str], None]
 """Trains a run to its end; the text is a title to show."""
@@ -75,14 +76,17 @@ class PlannedRun:
         settings = resolve([Layer(source, values["settings"])], recipes=False)
         return cls(settings, Path(values["path"]), values["title"])
 
-    def complete(self, follow: Follow) -> None:
-        """Train it if it is missing, resume it if it is not finished, and do nothing if it is."""
+    def complete(self, follow: Follow, *, download: bool = False) -> None:
+        """Train it if it is missing, resume it if it is not finished, and do nothing if it is.
+
+        download: whether missing files of its data set are fetched.
+        """
         if not self.finished:
-            follow(start_or_resume(self.settings, self.path), self.title)
+            follow(start_or_resume(self.settings, self.path, download=download), self.title)
 
     def read(self) -> StoredRun:
         """What its folder holds. The folder may name the code that the plan names."""
-        return read_run(self.path, allow=parts_named(self.settings.to_dict()))
+        return read_run(self.path, allow=self.settings.parts)
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def find_folder(settings: RunSettings, out: Path) -> Path:
         return path
     for folder in map(RunFolder, sorted(out.glob(f"{escape(run_name(settings))}-*"))):
         with suppress(AggMatchError):  # a corrupt folder, or one that this version cannot read
-            allowed = parts_named(settings.to_dict())
+            allowed = settings.parts
             if folder.holds_run and folder.settings(allow=allowed).identity() == settings.identity():
                 return folder.path
     return path

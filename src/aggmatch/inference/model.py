@@ -13,7 +13,7 @@ from torch import Tensor
 
 from aggmatch import __version__
 from aggmatch.config import Changes
-from aggmatch.data import DataSet, Images, Split, load_for
+from aggmatch.data import DataSet, Images, Split
 from aggmatch.data.images import check_images
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
@@ -86,8 +86,7 @@ class TrainedModel:
 
     def data(self, *, download: bool = False) -> DataSet:
         """The data set that it was trained on."""
-        runtime = self.settings.runtime
-        return load_for(self.settings.data, runtime.data_dir, download, cache_dir=runtime.cache_dir)
+        return self.settings.load_data(download=download)
 
     def predict(self, images: "Tensor | ImagesLike") -> Tensor:
         """Return class probabilities, (N, Y) on the CPU, in the order of `classes`.
@@ -208,7 +207,7 @@ def newest_checkpoint(folder: RunFolder, settings: RunSettings) -> Checkpoint:
     warnings.warn(f"{folder.path} is not finished: using its checkpoint of step {done:,} of {steps:,}.", stacklevel=3)
     if "classes" in saved.facts:
         return saved
-    data = load_for(settings.data, settings.runtime.data_dir)
+    data = settings.load_data()
     _, channels, size, _ = data.train.pixels.shape
     counts = {"images": len(data.train), "labels": len(Split.read(folder.split, data).labeled)}
     return Checkpoint(
@@ -218,7 +217,7 @@ def newest_checkpoint(folder: RunFolder, settings: RunSettings) -> Checkpoint:
 
 def labeled_images(folder: RunFolder, settings: RunSettings) -> Images:
     """The labelled images of a run with their given labels, which some methods need to predict."""
-    data = load_for(settings.data, settings.runtime.data_dir)
+    data = settings.load_data()
     split = Split.read(folder.split, data)
     return Images(data.train.pixels[split.labeled], split.labels)
 

@@ -15,7 +15,7 @@ from aggmatch.config import Changes
 from aggmatch.data import DataSet, Images, Split, is_own_images
 from aggmatch.data.images import UNKNOWN
 from aggmatch.data.own.images import read_unsorted
-from aggmatch.data.registry import has_test_folder, load_for
+from aggmatch.data.registry import has_test_folder
 from aggmatch.data.splits import read_content
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
@@ -121,7 +121,7 @@ def pool_of_run(
         settings = replace(settings, data=replace(settings.data, labels_file=str(labels_file.resolve())))
     if is_own_images(settings.data.name) and read_content(folder.split).get("test_images"):
         settings = replace(settings, data=replace(settings.data, test_images=str(folder.split)))
-    data = load_for(settings.data, runtime.data_dir, download, cache_dir=runtime.cache_dir)
+    data = settings.load_data(download=download)
     network, pixels = model.network, data.train.pixels
     if network.frozen is not None:
         inputs = features = store_of(network, settings, mirror=data.mirror).plain(pixels)

@@ -66,7 +66,7 @@ class FixMatch(StartingMethod[Config]):
         *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
         probs_BY = self.align(weak.logits.detach().softmax(-1))
         confidence_B, target_B = probs_BY.max(-1)
-        pseudo = PseudoLabels(target_B, self.start.counted((confidence_B >= self.config.threshold).float()))
+        pseudo = PseudoLabels(target_B, self.start.begun * (confidence_B >= self.config.threshold))
 
         loss, parts = self.start.loss(others, batch, online)
         if self.config.targets == "soft":

@@ -51,7 +51,7 @@ class FlexMatch(StartingMethod[Config]):
         *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
         confidence_B, target_B = weak.logits.detach().softmax(-1).max(-1)
         threshold_Y = self.thresholds()  # from the marks of earlier steps
-        pseudo = PseudoLabels(target_B, self.start.counted((confidence_B >= threshold_Y[target_B]).float()))
+        pseudo = PseudoLabels(target_B, self.start.begun * (confidence_B >= threshold_Y[target_B]))
         self.update_marks(batch.unlabeled_index, confidence_B, target_B)
 
         loss, parts = self.start.loss(others, batch, online)

@@ -52,11 +52,6 @@ class FreeMatch(StartingMethod[Config]):
         self.register_buffer("probs", torch.full((problem.classes,), uniform))
         self.register_buffer("histogram", torch.full((problem.classes,), uniform))
 
-    def refresh(self, step: int) -> None:
-        """Also end the warm-up at its step: until then the running values stay as they are."""
-        super().refresh(step)
-        self.stage += int(0 < self.config.warmup <= step - self.config.steps_before)
-
     def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + w_u · mean 1[max q ≥ T(q̂)] · CE(q̂, Q) + w_f · L_f,   q = p(α(u)), Q = p(A(u))."""
         weak_view, strong_view = batch.unlabeled
@@ -64,10 +59,9 @@ class FreeMatch(StartingMethod[Config]):
         *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
         probs_BY = weak.logits.detach().softmax(-1)
         confidence_B, target_B = probs_BY.max(-1)
-        if not self.start.warming:
-            self.update(probs_BY, confidence_B, target_B)  # before the thresholds, which include this batch
+        self.update(probs_BY, confidence_B, target_B)  # before the thresholds, which include this batch
         threshold_Y = self.thresholds()
-        pseudo = PseudoLabels(target_B, self.start.counted((confidence_B >= threshold_Y[target_B]).float()))
+        pseudo = PseudoLabels(target_B, self.start.begun * (confidence_B >= threshold_Y[target_B]))
 
         loss, parts = self.start.loss(others, batch, online)
         loss_unlabeled = (pseudo.weight * F.cross_entropy(strong.logits, target_B, reduction="none")).mean()
@@ -85,8 +79,8 @@ class FreeMatch(StartingMethod[Config]):
         return StepResult(loss, parts, pseudo)
 
     def update(self, probs_BY: Tensor, confidence_B: Tensor, target_B: Tensor) -> None:
-        """Move τ_t, p̃ and h̃ towards this batch."""
-        share = 1 - self.config.momentum
+        """Move τ_t, p̃ and h̃ towards this batch; they stay as they are during the warm-up."""
+        share = (1 - self.config.momentum) * self.start.begun
         self.confidence.lerp_(confidence_B.mean(), share)
         self.probs.lerp_(probs_BY.mean(0), share)
         self.histogram.lerp_(one_hot(target_B, self.problem.classes).float().mean(0), share)

@@ -64,7 +64,7 @@ class SoftMatch(StartingMethod[Config]):
         images = self.start.images(batch, weak_view)
         *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
         probs_BY = weak.logits.detach().softmax(-1)
-        weight_B = self.start.counted(self.weight(probs_BY, others[0].logits.detach().softmax(-1)))
+        weight_B = self.start.begun * self.weight(probs_BY, others[0].logits.detach().softmax(-1))
         confidence_B, target_B = probs_BY.max(-1)
 
         loss, parts = self.start.loss(others, batch, online)

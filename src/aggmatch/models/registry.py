@@ -18,7 +18,7 @@ FAMILIES = {
     "small": "small or small-WIDTH",
     "wrn": "wrn-DEPTH-WIDTH with a depth of 10, 16, 22, 28, ..., or 37 for images of 96 pixels",
 }
-"""Built-in families of networks, whose names contain numbers, and the form of these names."""
+"""Built-in families of networks → the form of their names. Their classes take the channels, then these numbers."""
 
 LARGEST = 1000
 """Largest depth or width: a network with a million layers is never built to its end."""
@@ -93,7 +93,7 @@ def build_backbone(name: str, channels: int, classes: int) -> nn.Module:
         if any(number.isdecimal() and int(number[:9]) > LARGEST for number in numbers):
             raise InvalidValue("model.name", f"must have numbers of at most {LARGEST}, got '{name}'")
         try:
-            return MODELS.load(family).from_numbers(channels, *map(int, numbers))  # type: ignore[attr-defined]
+            return MODELS.load(family)(channels, *map(int, numbers))
         except (ValueError, TypeError):
             raise InvalidValue("model.name", f"must be {FAMILIES[family]}, got '{name}'") from None
     build = timm_builder(name.removeprefix(TIMM)) if name.startswith(TIMM) else MODELS.load(name)

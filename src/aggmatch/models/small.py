@@ -1,7 +1,5 @@
 """A plain convolutional network for tiny images such as 8×8 digits: trains in seconds on a CPU."""
 
-from typing import Self
-
 from torch import Tensor, nn
 
 from aggmatch.models.target_only import SLOPE, BatchNorm, convolve, leaky_relu
@@ -24,11 +22,6 @@ class SmallNet(nn.Module):
                 self.layers.extend([convolution, BatchNorm(outputs)])
                 inputs = outputs
         self.features = inputs
-
-    @classmethod
-    def from_numbers(cls, channels: int, width: int = 32) -> Self:
-        """Return the network called `small-WIDTH`."""
-        return cls(channels, width)
 
     def forward(self, x: Tensor, targets: int = 0) -> Tensor:
         """Return features (B, 4·width) of images (B, C, H, W); the last `targets` images get no gradient."""

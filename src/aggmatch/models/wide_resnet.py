@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Self
 
 from torch import Tensor, nn
 
@@ -59,7 +58,7 @@ class WideResNet(nn.Module):
     image too.
     """
 
-    def __init__(self, depth: int, width: int, channels: int) -> None:
+    def __init__(self, channels: int, depth: int, width: int) -> None:
         super().__init__()
         large = depth == LARGE
         if (not large and (depth < 10 or (depth - 4) % 6)) or width < 1:
@@ -77,11 +76,6 @@ class WideResNet(nn.Module):
         self.norm = batch_norm(widths[-1])
         self.features = widths[-1]
         self.fusible = width & (width - 1) == 0 and not large  # tiles of the kernels are powers of 2
-
-    @classmethod
-    def from_numbers(cls, channels: int, depth: int, width: int) -> Self:
-        """Return the network called `wrn-DEPTH-WIDTH`."""
-        return cls(depth, width, channels)
 
     def forward(self, x: Tensor, targets: int = 0) -> Tensor:
         """Return features (B, 64·width) of images (B, C, H, W); the last `targets` images get no gradient."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from aggmatch.data.own.decode import printable
 from aggmatch.errors import AggMatchError
+from aggmatch.page.lists import Guess
 from aggmatch.page.project import Project
 
 UNSAFE = re.compile(r'[\\/:*?"<>|\x00-\x1f\x7f]')
@@ -20,21 +21,24 @@ UNSAFE = re.compile(r'[\\/:*?"<>|\x00-\x1f\x7f]')
 
 def labels_csv(project: Project) -> bytes:
     """Return the labels as CSV with the columns file and label, which `--labels-file` reads."""
-    return table(["file", "label"], project.labels().items())
+    return table(["file", "label"], project.lists.labels().items())
 
 
 def predictions_csv(project: Project) -> bytes:
     """Return a class and its probability for each image, and whether a person gave it."""
-    given = project.labels()
-    rows = [(name, label, prob, "given" if name in given else "predicted") for name, (label, prob) in found(project)]
+    given = project.lists.labels()
+    rows = [
+        (name, guess.name, guess.prob, "given" if name in given else "predicted")
+        for name, guess in found(project).items()
+    ]
     return table(["file", "class", "probability", "source"], rows)
 
 
-def found(project: Project) -> Iterable[tuple[str, tuple[str, float]]]:
+def found(project: Project) -> dict[str, Guess]:
     """Return the classes of all images; raise `AggMatchError` without a model."""
     if project.rounds.result is None:
         raise AggMatchError("There are no predictions yet. Train a model first.")
-    return project.predictions().items()
+    return project.lists.predictions()
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
@@ -70,9 +74,9 @@ def sort_files(project: Project, what: str, how: str) -> dict[str, object]:
     """
     if what not in ("labels", "predictions") or how not in ("copy", "link"):
         raise AggMatchError(f"Files are sorted by labels or predictions, as copy or link, got {what} and {how}.")
-    classes: Mapping[str, str] = project.labels()
+    classes: Mapping[str, str] = project.lists.labels()
     if what == "predictions":
-        classes = {name: label for name, (label, _) in found(project)}
+        classes = {name: guess.name for name, guess in found(project).items()}
     if not classes:
         raise AggMatchError("There are no labels yet.")
     target = new_folder(project.out / "sorted")

@@ -1,9 +1,9 @@
-"""What the label page knows about a folder: images, labels, rounds of training, and the lists that it shows."""
+"""What the label page knows about a folder: its images, their labels and the rounds of training."""
 
 import secrets
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,12 @@ from aggmatch.data.own.labels_file import labels_of, read_labels
 from aggmatch.errors import AggMatchError
 from aggmatch.page.estimate import advice
 from aggmatch.page.index import Index, Thumbnails, image_id
+from aggmatch.page.lists import Lists
 from aggmatch.page.rounds import Rounds
-from aggmatch.storage.annotations import NOT_SURE, SKIPPED, Annotations, Event, class_name, file_name, label_event
+from aggmatch.storage.annotations import NOT_SURE, SKIPPED, Annotations, Event, class_name, label_event
 from aggmatch.storage.files import cache_folder, check_writable, make_folder
 from aggmatch.tables import plural
 
-CONFIDENT = 200
-"""Images of a class that the list of confident predictions shows at a time."""
-DOUBTFUL = 500
 JOURNAL = 500
 """Changes that another tab can catch up with; older tabs read everything again."""
 KEYS = "123456789bdefhijklmopqrtyz"
@@ -68,11 +66,11 @@ class Project:
         self.train_every = train_every
         self.trained_at = self.rounds.result.labeled if self.rounds.result else 0
         self.lock = threading.RLock()
+        self.lists = Lists(self.index, self.notes, self.rounds, self.lock)
         self.session = secrets.token_hex(3)
         self.version = 0
         self.before = self.flat()
         self.offered: tuple[float, str] = (0.0, "")
-        self.guessed: tuple[object, dict[str, tuple[str, float, float]]] = (None, {})
         self.journal: deque[tuple[int, set[str]]] = deque(maxlen=JOURNAL)
 
     # Changes ------------------------------------------------------------------------------------------------------
@@ -214,12 +212,7 @@ class Project:
         if int(number) < self.version - len(self.journal):
             return None
         keys = set[str]().union(*(keys for version, keys in self.journal if version > int(number)))
-        return {key: self.marked(key) for key in keys if key in self.index.names}
-
-    def marked(self, key: str) -> list[str | None]:
-        """Return label and mark of an image."""
-        file, state = file_name(self.index.names[key]), self.notes.state
-        return [state.labels.get(file), state.marks.get(file)]
+        return {key: self.lists.marked(key) for key in keys if key in self.index.names}
 
     def state(self, since: str | None = None) -> dict[str, Any]:
         """Return everything that the page shows besides images, and the images that changed since a version."""
@@ -262,10 +255,10 @@ class Project:
             "new": len(self.notes.state.labels) - self.trained_at,
             "trained": bool(result),
             "labeled": result.labeled if result else 0,
-            "classes": list(dict.fromkeys(self.model_classes())),
+            "classes": list(dict.fromkeys(self.lists.model_classes())),
             "explains": bool(result and result.why),
             "estimate": estimate and estimate._asdict(),
-            "doubts": len(self.doubted()),
+            "doubts": len(self.lists.doubted()),
             "history": [each._asdict() for each in history],
             "advice": advice(estimate),
         }
@@ -281,114 +274,6 @@ class Project:
             shown = printable(self.index.names.get(name, name))
             found.append(f"{plural(len(self.index.unreadable), 'file')} cannot be read, such as {shown}: {why}.")
         return found
-
-    # Lists of images ----------------------------------------------------------------------------------------------
-
-    def named(self, name: str) -> str:
-        """Return the name that a class of the model has now."""
-        return self.notes.state.renamed.get(name, name)
-
-    def model_classes(self) -> list[str]:
-        """Return the names that the classes of the model have now; two are the same if they were merged."""
-        return [self.named(name) for name in self.rounds.result.classes] if self.rounds.result else []
-
-    def guesses(self) -> dict[str, tuple[str, float, float]]:
-        """Return id → predicted class, its probability and the consensus, for all images of the last result."""
-        result = self.rounds.result
-        if result is None:
-            return {}
-        classes, shown = self.model_classes(), self.index.shown
-        if self.guessed[0] == (result, classes, shown):
-            return self.guessed[1]
-        best = result.probs.argmax(1)
-        rows = zip(result.names, best.tolist(), result.probs.max(1).tolist(), result.consensus.tolist(), strict=True)
-        found = {
-            shown[name]: (classes[number], round(prob, 4), round(agreed, 4))
-            for name, number, prob, agreed in rows
-            if name in shown
-        }
-        self.guessed = (result, classes, shown), found
-        return found
-
-    def list_images(self, name: str, of_class: str = "") -> list[list[Any]]:
-        """Return the images of a list: id, label, mark, guess, its probability, and the consensus of each.
-
-        name: `queue` (what to label next), `all`, `labeled`, `unsure`, `skipped`, `doubtful`, `wrong` or `confident`;
-        the last one shows one class.
-        """
-        with self.lock:
-            guesses = self.guesses()
-            if name == "wrong":
-                guesses = guesses | self.suggestions()
-            return [[key, *self.marked(key), *guesses.get(key, (None, 0, 0))] for key in self.keys_of(name, of_class)]
-
-    def keys_of(self, name: str, of_class: str) -> list[str]:
-        """Return the ids of a list in its order."""
-        state = self.notes.state
-        if name == "all":
-            return list(self.index.names)
-        if name == "labeled":
-            files = [file for file, label in reversed(state.labels.items()) if of_class in ("", label)]
-            return self.present(files)
-        if name in ("unsure", "skipped"):
-            wanted = NOT_SURE if name == "unsure" else SKIPPED
-            return self.present(file for file, mark in state.marks.items() if mark == wanted)
-        taken = {*self.present(state.labels), *self.present(state.marks), *self.index.unreadable}
-        if name == "queue":
-            return [key for key in self.ordered() if key not in taken]
-        if name == "wrong":
-            return self.doubted()
-        if name not in ("doubtful", "confident"):
-            raise AggMatchError(f"There is no list '{name}'.")
-        free = [(key, guess) for key, guess in self.guesses().items() if key not in taken]
-        if name == "doubtful":
-            free.sort(key=lambda pair: (pair[1][2], pair[1][1]))
-            return [key for key, _ in free[:DOUBTFUL]]
-        free = [(key, guess) for key, guess in free if guess[0] == of_class]
-        free.sort(key=lambda pair: (-pair[1][2], -pair[1][1]))
-        return [key for key, _ in free[:CONFIDENT]]
-
-    def present(self, files: Iterable[str]) -> list[str]:
-        """Return the ids of the files that are in the folder."""
-        return [self.index.keys[file] for file in files if file in self.index.keys]
-
-    def ordered(self) -> Iterable[str]:
-        """Yield all ids: suggested images first, the others in an order that mixes folders and is always the same."""
-        shown = self.index.shown
-        first = dict.fromkeys(shown[name] for name in self.rounds.suggested() if name in shown)
-        yield from first
-        yield from sorted(key for key in self.index.names if key not in first)  # ids are hashes
-
-    def doubted(self) -> list[str]:
-        """Return the ids of labels that may be wrong, and that nobody has changed or confirmed since."""
-        doubts = self.rounds.checked()[1]
-        found = [(self.index.shown.get(doubt.name), self.named(doubt.given)) for doubt in doubts]
-        confirmed = set(self.present(self.notes.state.confirmed))
-        return [key for key, given in found if key and key not in confirmed and self.marked(key)[0] == given]
-
-    def suggestions(self) -> dict[str, tuple[str, float, float]]:
-        """Return id → what doubted labels should be, in the form of `guesses`."""
-        shown = self.index.shown
-        found = [doubt for doubt in self.rounds.checked()[1] if doubt.name in shown]
-        return {shown[doubt.name]: (self.named(doubt.suggested), doubt.score, 0.0) for doubt in found}
-
-    def predictions(self) -> dict[str, tuple[str, float]]:
-        """Return file → class and probability; given labels have 1."""
-        with self.lock:
-            guesses, state, found = self.guesses(), self.notes.state, {}
-            for key, name in self.index.names.items():
-                if label := state.labels.get(file_name(name)):
-                    found[name] = label, 1.0
-                elif key in guesses:
-                    found[name] = guesses[key][0], guesses[key][1]
-            return found
-
-    def labels(self) -> dict[str, str]:
-        """Return file → given label of the images that are there."""
-        with self.lock:
-            state = self.notes.state
-            pairs = ((name, state.labels.get(file_name(name))) for name in self.index.names.values())
-            return {name: label for name, label in pairs if label}
 
 
 def describe(event: Event) -> str:

@@ -60,10 +60,15 @@ def make_app(project: Project, access: Access) -> Starlette:
 
 
 def refused(request: Request, error: Exception) -> Response:
-    """Return an error as JSON: 409 if something changed meanwhile, 422 for other errors that a user can fix."""
+    """Return an error as JSON."""
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code)
-    return JSONResponse({"error": str(error)}, 409 if isinstance(error, ConflictError) else 422)
+    return JSONResponse({"error": str(error)}, status_of(error))
+
+
+def status_of(error: Exception) -> int:
+    """Return the status of an error that a user can fix: 409 if something changed meanwhile."""
+    return 409 if isinstance(error, ConflictError) else 422
 
 
 class Page:
@@ -139,8 +144,8 @@ class Page:
         return JSONResponse(self.project.state(request.query_params.get("since")), headers=FRESH)
 
     def list_images(self, request: Request) -> Response:
-        """The images of a list; see `Project.list_images`."""
-        items = self.project.list_images(request.path_params["name"], request.query_params.get("class", ""))
+        """The images of a list; see `Lists.rows`."""
+        items = self.project.lists.rows(request.path_params["name"], request.query_params.get("class", ""))
         return JSONResponse({"version": self.project.stamp, "items": items}, headers=FRESH)
 
     def image(self, request: Request) -> Response:
@@ -149,7 +154,7 @@ class Page:
         self.file_of(key)
         with project.lock:
             name = project.index.names[key]
-            label, mark = project.marked(key)
+            label, mark = project.lists.marked(key)
             facts = {"id": key, "name": printable(name), "label": label, "mark": mark}
             return JSONResponse(facts | {"why": self.why(printable(name))}, headers=FRESH)
 
@@ -158,7 +163,7 @@ class Page:
         result, index = self.project.rounds.result, self.project.index
         if result is None or name not in result.position or not result.why:
             return None
-        row, why, classes = result.position[name], result.why, self.project.model_classes()
+        row, why, classes = result.position[name], result.why, self.project.lists.model_classes()
         parts = zip(*(why[key][row] for key in ("source", "share", "held", "given")), strict=True)
         examples = [
             {
@@ -188,7 +193,7 @@ class Page:
                 try:
                     said, error, status = change(body), "", 200
                 except AggMatchError as refusal:
-                    said, error, status = None, str(refusal), 409 if isinstance(refusal, ConflictError) else 422
+                    said, error, status = None, str(refusal), status_of(refusal)
                 return JSONResponse({**self.project.state(since), "said": said, "error": error}, status)
 
             return await run_in_threadpool(answer)

@@ -20,7 +20,6 @@ from torch import Tensor
 from aggmatch.augment.settings import ViewSettings
 from aggmatch.config import Layer
 from aggmatch.console import TimeLeft
-from aggmatch.data import load_for
 from aggmatch.data.own.decode import printable
 from aggmatch.data.own.pixels import decode_all
 from aggmatch.errors import AggMatchError
@@ -39,8 +38,9 @@ from aggmatch.settings import RunSettings, resolve_quick
 from aggmatch.storage.cache import Cache
 from aggmatch.storage.files import cache_folder
 from aggmatch.tables import duration
+from aggmatch.training.begin import start
 from aggmatch.training.inputs import FeatureInputs
-from aggmatch.training.run import Run, start
+from aggmatch.training.run import Run
 
 PAUSE = 0.25
 """Seconds between two writes of the status."""
@@ -128,7 +128,7 @@ def read_pixels(settings: RunSettings, files: list[str]) -> tuple[Tensor, list[s
 def train(settings: RunSettings, folder: Round, history: Path, status: Status) -> None:
     """Train on the labels of a round and write its result; then check it by cross-validation."""
     status.stage("Reading")
-    data = load_for(settings.data, settings.runtime.data_dir, cache_dir=settings.runtime.cache_dir)
+    data = settings.load_data()
     run = start(settings, folder.run, data=data)
     report = status.stage("Training")
     for record in run.train():

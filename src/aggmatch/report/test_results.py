@@ -20,7 +20,6 @@ from aggmatch.inference.model import TrainedModel
 from aggmatch.report.summary import test_images_changed
 from aggmatch.runs.stats import Interval, wilson
 from aggmatch.runs.stored import StoredRun
-from aggmatch.settings import parts_named
 
 Progress = Callable[[str], None]
 """Progress callback: receives a line of text."""
@@ -52,7 +51,7 @@ def test_predictions(run: StoredRun, progress: Progress = silent) -> Evaluation:
 
 def predict_test_images(run: StoredRun, progress: Progress) -> Evaluation:
     """Predict the test images in chunks, with progress lines."""
-    here, allowed = {"runtime.device": run.settings.runtime.device}, parts_named(run.settings.to_dict())
+    here, allowed = {"runtime.device": run.settings.runtime.device}, run.settings.parts
     model = TrainedModel.load(run.folder.path, here, allow=allowed)  # the run was read, so its code is allowed
     data, test = run.data(), run.data().test
     if not len(test):
@@ -133,7 +132,7 @@ class ClassResult:
 def class_results(run: StoredRun) -> list[ClassResult]:
     """The result of every class of a run that has a model, in the order of the data set."""
     classes, confusion = run.data().classes, test_predictions(run).confusion
-    given = run.split().labels.bincount(minlength=len(classes)).tolist()
+    given = run.split().counts
     results = []
     for number, (name, counts) in enumerate(zip(classes, confusion, strict=True)):
         wrong = counts.clone()

@@ -10,7 +10,6 @@ from aggmatch.inference.pool import Pool, pool_of_run
 from aggmatch.report.contact_sheet import Picture
 from aggmatch.report.test_results import thumbnail
 from aggmatch.runs.stored import StoredRun
-from aggmatch.settings import parts_named
 
 SHOWN = 12
 """Images of the list."""
@@ -32,7 +31,7 @@ def find_to_label(run: StoredRun) -> ToLabel | None:
     """
     if not run.has_model:
         return None
-    here, allowed = {"runtime.device": run.settings.runtime.device}, parts_named(run.settings.to_dict())
+    here, allowed = {"runtime.device": run.settings.runtime.device}, run.settings.parts
     try:
         pool = pool_of_run(run.folder.path, here, allow=allowed)  # the run was read, so its code is allowed
     except AggMatchError:  # other parts of the page say what is wrong with the images

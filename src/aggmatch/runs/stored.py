@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from aggmatch.config import Layer
-from aggmatch.data import DataSet, DataSettings, Split, load_for
+from aggmatch.data import DataSet, Split
 from aggmatch.data.splits import read_content
 from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
@@ -49,11 +49,12 @@ class DataSets:
     def __init__(self) -> None:
         self.last: tuple[object, DataSet] | None = None
 
-    def load(self, settings: DataSettings, data_dir: str, download: bool, cache_dir: str | None = None) -> DataSet:
+    def load(self, settings: RunSettings, *, download: bool) -> DataSet:
         """The data set that the settings name."""
-        key = (settings.name, settings.labels_file, settings.side, settings.holdout, settings.test_images, data_dir)
+        data = settings.data
+        key = (data.name, data.labels_file, data.side, data.holdout, data.test_images, settings.runtime.data_dir)
         if self.last is None or self.last[0] != key:
-            self.last = key, load_for(settings, data_dir, download, cache_dir=cache_dir)
+            self.last = key, settings.load_data(download=download)
         return self.last[1]
 
 
@@ -278,8 +279,7 @@ class StoredRun:
 
     def data(self) -> DataSet:
         """The data set that it was trained on."""
-        runtime = self.settings.runtime
-        return self.data_sets.load(self.settings.data, runtime.data_dir, self.download, runtime.cache_dir)
+        return self.data_sets.load(self.settings, download=self.download)
 
     def split(self) -> Split:
         """Which training images had which label."""

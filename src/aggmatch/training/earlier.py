@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from aggmatch.config import Changes, Layer, as_layers, differences, flatten
-from aggmatch.data import DataSet, is_own_images, load_for
+from aggmatch.data import DataSet, is_own_images
 from aggmatch.data.images import UNKNOWN
 from aggmatch.data.splits import read_content
 from aggmatch.errors import AggMatchError
@@ -100,7 +100,7 @@ def check_unchanged(folder: RunFolder, settings: RunSettings, data: DataSet | No
     kept = {key: stored[key] for key in ("side", "holdout") if key in stored}
     if content.get("test_images"):
         kept["test_images"] = str(folder.split)
-    data = load_for(replace(settings.data, **kept), settings.runtime.data_dir, cache_dir=settings.runtime.cache_dir)
+    data = replace(settings, data=replace(settings.data, **kept)).load_data()
     if data.fingerprint == unchanged:
         return
     labels = int((data.train.labels != UNKNOWN).sum())

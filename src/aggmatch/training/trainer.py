@@ -84,8 +84,7 @@ class Trainer:
         train = settings.train
         on_stream = on_device if self.inputs.rows is None else split  # threads on the host read the images
         positions = torch.arange(len(self.labels), device=on_stream.labels.device)
-        counts = split.labels.bincount(minlength=len(data.classes)).tolist()
-        self.labeled_batch = self.method.labeled_batch(settings.method, train.batch, counts)
+        self.labeled_batch = self.method.labeled_batch(settings.method, train.batch, split.counts)
         check_batches(self.processes, settings, self.labeled_batch)
         self.labeled_stream: IndexStream | BalancedStream = (
             BalancedStream(positions, on_stream.labels, data.classes, self.labeled_batch, labeled_seed)

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from tests.methods.steps import next_batch
 
 from aggmatch.functional import Aggregate, sharpen, soft_cross_entropy
 
@@ -18,7 +19,7 @@ def forward(network, *batches):
 def test_the_loss_weights_sharpened_aggregates_by_their_confidence(toy_state):
     state = toy_state(method__unlabeled_weight=0.5)
     run(state, 5)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     (_, labeled), (_, weak), (_, strong) = forward(state.online, *batch.labeled, *batch.unlabeled)
     captured: dict[str, Aggregate] = {}
     attend = state.method.attend
@@ -35,7 +36,7 @@ def test_the_loss_weights_sharpened_aggregates_by_their_confidence(toy_state):
 
 def test_labelled_images_always_enter_the_ring_of_their_given_label(toy_state):
     state = toy_state(method__threshold=1.0)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     state.method.step(batch, state.online, state.average)
     queue = state.method.queue
     for ring in range(3):
@@ -48,7 +49,7 @@ def test_labelled_images_always_enter_the_ring_of_their_given_label(toy_state):
 
 def test_confident_unlabelled_images_enter_the_ring_of_their_predicted_class(toy_state):
     state = toy_state(method__threshold=0.0, method__slots=32)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     (feature, logits), _ = forward(state.average, batch.unlabeled[0], batch.labeled[0])
     state.method.step(batch, state.online, state.average)
     queue = state.method.queue
@@ -63,7 +64,7 @@ def test_confident_unlabelled_images_enter_the_ring_of_their_predicted_class(toy
 def test_labelled_slots_hold_the_momentum_prediction_or_the_given_label(toy_state):
     for choice in ("prediction", "one_hot"):
         state = toy_state(method__labeled_slots=choice, method__threshold=1.0)
-        batch = state.make_batch(*state.draw_indices())
+        batch = next_batch(state)
         state.method.step(batch, state.online, state.average)
         held = state.method.queue.probs[:-1][state.method.queue.given[:-1]]
         is_one_hot = (held.max(-1).values == 1).all()
@@ -73,7 +74,7 @@ def test_labelled_slots_hold_the_momentum_prediction_or_the_given_label(toy_stat
 
 def test_without_a_momentum_encoder_the_online_network_fills_the_queue(toy_state):
     state = toy_state(method__momentum_encoder=False)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     state.average.forward = None  # must not be called
     state.method.step(batch, state.online, state.average)
     assert state.method.queue.fill.sum() > 0
@@ -90,7 +91,7 @@ def test_without_class_balance_there_is_one_ring_of_as_many_slots(toy_state):
 def test_without_refinement_the_networks_own_prediction_is_the_target(toy_state):
     state = toy_state(method__refine=False)
     run(state, 5)
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     _, (_, weak), _ = forward(state.online, *batch.labeled, *batch.unlabeled)
     result = state.method.step(batch, state.online, state.average)
     assert result.pseudo is not None
@@ -120,7 +121,7 @@ def test_both_terms_of_the_similarity_can_be_switched_off(toy_state, name):
     for s in (state, without):
         run(s, 4)
     captured = []
-    batch = state.make_batch(*state.draw_indices())
+    batch = next_batch(state)
     for s in (state, without):
         s.method.load_state_dict(state.method.state_dict())
         ((feature, logits),) = forward(state.online, batch.unlabeled[0])

@@ -14,7 +14,6 @@ from aggmatch.errors import AggMatchError
 from aggmatch.experiments.planned import Event, Failure, Follow, PlannedRun
 from aggmatch.experiments.progress import show_progress
 from aggmatch.registry import is_code
-from aggmatch.settings import parts_named
 from aggmatch.signals import signals
 
 POLL = 0.1
@@ -43,7 +42,7 @@ class InTurn:
             except AggMatchError as error:
                 yield Failure(run, str(error))
             except Exception as error:  # of code from elsewhere; an exit of the command line passes
-                if hasattr(error, "exit_code") or not any(map(is_code, parts_named(run.settings.to_dict()))):
+                if hasattr(error, "exit_code") or not any(map(is_code, run.settings.parts)):
                     raise
                 yield Failure(run, f"{type(error).__name__}: {error}")
 
@@ -54,10 +53,9 @@ class Child:
     def __init__(self, run: PlannedRun, scratch: Path, number: int, threads: int) -> None:
         self.run = run
         config, self.errors = scratch / f"{number}.json", scratch / f"{number}.err"
-        values = run.settings.to_dict()
-        config.write_text(json.dumps(values), encoding="utf-8")
+        config.write_text(json.dumps(run.settings.to_dict()), encoding="utf-8")
         words = ["train", "--config", str(config), "--out", str(run.path), "--quiet"]
-        for name in filter(is_code, parts_named(values)):
+        for name in filter(is_code, run.settings.parts):
             words += ["--allow-code", name]
         if run.folder.holds_run:
             words.append("--resume")

@@ -138,7 +138,7 @@ class Slurm:
         named = {option.partition("=")[0] for option in self.options}
         if not named & set(GPU_OPTIONS) and any(run.settings.runtime.device != "cpu" for run in runs):
             directives.append("gpus=1")
-        code = {name for run in runs for name in parts_named(run.settings.to_dict()) if is_code(name)}
+        code = {name for run in runs for name in run.settings.parts if is_code(name)}
         words = [sys.executable, "-m", "aggmatch", "planned", str(plan)]
         words += [word for name in sorted(code) for word in ("--allow-code", name)]
         words += ["--download"] * self.download

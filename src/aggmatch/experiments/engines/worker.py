@@ -21,7 +21,8 @@ from aggmatch.experiments.engines.parcels import Stamp, files_of, pack, unpack
 from aggmatch.experiments.planned import PlannedRun
 from aggmatch.runs import checkpoint
 from aggmatch.storage.files import digest, is_running
-from aggmatch.training.run import Stopped, start_or_resume
+from aggmatch.training.begin import start_or_resume
+from aggmatch.training.run import Stopped
 
 POLL = 2.0
 """Seconds between two questions whether to stop."""

@@ -134,10 +134,9 @@ class AggMatch(StartingMethod[Config]):
             probs_BY = self.align["own"](weak.logits.softmax(-1))
             aggregated = self.attend(weak.feature, probs_BY, memory)
             target_BY = self.align["refined"](aggregated.probs) if self.config.refine else probs_BY
-            weight_B = self.loss_weights(aggregated, target_BY)
+            weight_B = self.start.begun * self.loss_weights(aggregated, target_BY)
             if self.config.sure_only:
                 weight_B = weight_B * (probs_BY.amax(-1) >= self.config.threshold)
-            weight_B = self.start.counted(weight_B)
 
         loss, parts = self.start.loss(others, batch, online)
         cost_B = soft_cross_entropy(sharpen(target_BY, self.config.sharpening), strong.logits)

@@ -73,13 +73,12 @@ class Start(nn.Module):
     same is true of the propagated labels.
     """
 
-    steps: Tensor  # 0-d, steps of the method done
+    steps: Tensor  # 0-d, steps of the method, the current one included
 
     def __init__(self, config: StartSettings, problem: Problem) -> None:
         super().__init__()
         self.config, self.problem = config, problem
         self.rotating = config.rotation_weight > 0
-        self.warming = config.warmup > 0
         self.now = config.steps_before  # the step that `refresh` was called for; before that, the method itself
         if config.warmup:
             self.register_buffer("steps", torch.zeros(()))
@@ -102,11 +101,6 @@ class Start(nn.Module):
             return self.contrast
         return self.propagation if self.now < self.config.steps_before else None
 
-    def views(self, unlabeled: tuple[str, ...]) -> Views:
-        """The views of a method: these of unlabelled images, and those of labelled images that the settings choose."""
-        labeled = ("weak",) if self.config.labeled_views == "weak" else ("weak", "strong")
-        return Views(labeled=labeled, unlabeled=unlabeled)
-
     def build_head(self) -> nn.Module:
         """The embedding of the contrast, or the classifier of quarter turns, features → 4, or nothing."""
         if self.contrast is not None:
@@ -119,7 +113,6 @@ class Start(nn.Module):
         own = step - config.steps_before
         over = 0 < config.rotation_steps <= own
         self.rotating = config.rotation_weight > 0 and not over
-        self.warming = own < config.warmup
         self.now = step
         if isinstance(self.phase, Propagation):
             self.phase.refresh(step - config.contrast_steps)
@@ -146,16 +139,14 @@ class Start(nn.Module):
             loss = loss + self.config.rotation_weight * parts["loss_rotation"]
         return loss, parts
 
-    def counted(self, weight_B: Tensor) -> Tensor:
-        """The weights of pseudo labels in the loss, all 0 during the warm-up; counts a step."""
-        if not self.config.warmup:
-            return weight_B
-        self.steps.add_(1)
-        return self.begun * weight_B
+    def count_step(self) -> None:
+        """Count a step of the method itself; called at its beginning."""
+        if self.config.warmup:
+            self.steps.add_(1)
 
     @property
     def begun(self) -> Tensor | float:
-        """1 if the predictions of a step are learned, 0 during the warm-up. `counted` comes first."""
+        """1 if the predictions of this step are learned, 0 during the warm-up: a factor of what is learned of them."""
         return (self.steps > self.config.warmup).float() if self.config.warmup else 1.0
 
 
@@ -166,7 +157,7 @@ class StartingMethod(Method[S]):
     """A method with the settings of the first steps, one weak and one strong view, and no other head.
 
     It defines `learn` in place of `step`, which makes `start.images` part of the joint pass, adds `start.loss` of their
-    outputs, and passes the weights of its pseudo labels through `start.counted`.
+    outputs, and multiplies the weights of its pseudo labels by `start.begun`.
     """
 
     views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
@@ -174,7 +165,8 @@ class StartingMethod(Method[S]):
     def __init__(self, config: S, problem: Problem) -> None:
         super().__init__(config, problem)
         self.start = Start(config, problem)
-        self.views = self.start.views(unlabeled=("weak", "strong"))
+        if config.labeled_views == "both":
+            self.views = Views(labeled=("weak", "strong"), unlabeled=("weak", "strong"))
 
     def build_head(self) -> nn.Module:
         """Return the head of the task of the first steps, if there is one."""
@@ -197,6 +189,7 @@ class StartingMethod(Method[S]):
         """Return the loss of the phase before the method, or of the method itself."""
         if self.start.phase is not None:
             return self.start.phase.step(batch, online)
+        self.start.count_step()
         return self.learn(batch, online, average)
 
     def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:

@@ -22,9 +22,9 @@ from aggmatch import __version__
 from aggmatch.config import Changes
 from aggmatch.data.own.decode import Budget, decode_stream, printable, reason
 from aggmatch.inference.model import TrainedModel
-from aggmatch.page.batching import Batcher, BusyError, Predict
 from aggmatch.page.listen import gone
-from aggmatch.page.openapi import describe
+from aggmatch.page.serving.batching import Batcher, BusyError, Predict
+from aggmatch.page.serving.openapi import describe
 from aggmatch.runs.folder import RunFolder
 from aggmatch.tables import plural
 
@@ -173,11 +173,9 @@ class Service:
 
     def answer(self, probs: NDArray[np.float32]) -> dict[str, Any]:
         """Return the most probable class and all probabilities."""
-        best = int(probs.argmax())
+        best = self.engine.classes[int(probs.argmax())]
         shares = {name: round(float(share), 6) for name, share in zip(self.engine.classes, probs, strict=True)}
-        return {"class": self.engine.classes[best], "probability": shares[self.engine.classes[best]]} | {
-            "probabilities": shares
-        }
+        return {"class": best, "probability": shares[best], "probabilities": shares}
 
     def decode(self, images: list[Image]) -> list[tuple[NDArray[np.uint8] | None, str]]:
         """Return the pixels of each image, or None and why it has none."""
