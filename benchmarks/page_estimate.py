@@ -20,15 +20,15 @@ import torch
 from PIL import Image
 
 from aggmatch import load
+from aggmatch.features.accuracy import judge
 from aggmatch.features.active import suggest
 from aggmatch.inference.pool import pretrained_store
-from aggmatch.page.crossval import cross_validate
-from aggmatch.page.estimate import judge
 from aggmatch.page.worker import make_result, read_pixels, settings_of
 from aggmatch.storage.annotations import encode, label_event
 from aggmatch.storage.files import write_atomically
 from aggmatch.tables import Table
 from aggmatch.training.begin import start
+from aggmatch.training.crossval import cross_validate
 from aggmatch.training.inputs import FeatureInputs
 
 RESULTS = Path(__file__).parents[1] / "results/active/estimate.json"

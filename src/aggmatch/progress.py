@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from datetime import timedelta
 
 Progress = Callable[[int, int], None]
-"""Progress callback: takes what is done so far and the total, in bytes of a download or in images."""
+"""Progress callback: takes what is done so far and the total, in bytes of a download, images or steps."""
 LISTENER: ContextVar[Callable[[str], Progress] | None] = ContextVar("LISTENER", default=None)
 """What `listening` was given."""
 
@@ -57,7 +57,7 @@ def listening(listener: Callable[[str], Progress]) -> Iterator[None]:
 def progress_bar(title: str, unit: str) -> Iterator[Progress]:
     """Within, a progress bar with the time left on standard error; yields its progress callback.
 
-    unit: `bytes` or `images`. Without a terminal, it prints a line after a few seconds and then every half minute.
+    unit: `bytes`, `images` or `steps`. Without a terminal, it prints a line after a few seconds and every half minute.
     """
     if not sys.stderr.isatty():
         yield Lines(title).report
@@ -74,11 +74,12 @@ def progress_bar(title: str, unit: str) -> Iterator[Progress]:
     )
     from rich.progress import Progress as Bar
 
-    counts: tuple[ProgressColumn, ...] = (DownloadColumn(), TransferSpeedColumn())
-    if unit == "images":
-        counts = (MofNCompleteColumn(), TextColumn("images"))
+    download = unit == "bytes"
+    counts: tuple[ProgressColumn, ...] = (MofNCompleteColumn(), TextColumn(unit))
+    if download:
+        counts = (DownloadColumn(), TransferSpeedColumn())
     columns = (TextColumn("{task.description}"), BarColumn(), *counts, TimeRemainingColumn(), TextColumn("left"))
-    with Bar(*columns, console=Console(stderr=True), transient=unit == "images") as bar:
+    with Bar(*columns, console=Console(stderr=True), transient=not download) as bar:
         task = bar.add_task(title, total=None, start=False)
 
         def report(done: int, total: int) -> None:

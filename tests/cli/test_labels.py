@@ -205,3 +205,33 @@ def test_without_out_a_run_from_an_earlier_one_has_the_next_number(run):
     assert run("train", "digits", "--method", "supervised", *quick)[0] == 0
     assert run("train", "--from", "runs/digits-10-supervised-fold0", *quick)[0] == 0
     assert Path("runs/digits-10-supervised-fold0-2/summary.json").exists()
+
+
+def test_with_few_test_images_the_accuracy_is_estimated_too(run, photos):
+    table = Path("labels.csv")
+    table.write_text("\n".join(["file,label", *(f"{file.name}," for file in sorted(photos.iterdir())[:18])]))
+    fill_in(table)
+    out, _ = train(run, "photos", "--labels-file", table, "--out", "run", "--steps", "150")
+    said = re.search(r"Estimated accuracy on images without a label: (\d+) %, 95 % interval (\d+) to (\d+) %", out)
+    assert said is not None
+    accuracy, low, high = map(int, said.groups())
+    assert accuracy > 70  # the classes are easy to tell apart
+    assert low < accuracy < high
+    code, _, err = run("report", "run", "--allow-code", BACKBONE)
+    assert code == 0, err
+    assert f"{low} to {high}&nbsp;%" in Path("run/report.html").read_text()
+
+
+def test_with_a_few_labels_or_enough_test_images_nothing_is_estimated(run, photos):
+    table = Path("labels.csv")
+    table.write_text("\n".join(["file,label", *(f"{file.name}," for file in sorted(photos.iterdir())[:6])]))
+    fill_in(table)
+    out, _ = train(run, "photos", "--labels-file", table, "--out", "few", "--steps", "2")
+    assert "Estimated" not in out
+    for position, file in enumerate(sorted(photos.iterdir())[6:]):
+        label = CLASSES[position % 3]
+        (photos / "test" / label).mkdir(parents=True, exist_ok=True)
+        file.rename(photos / "test" / label / file.name)
+    out, _ = train(run, "photos", "--labels-file", table, "--out", "tested", "--steps", "2")
+    assert "Estimated" not in out
+    assert not Path("tested/estimate.json").exists()

@@ -149,3 +149,13 @@ def test_a_training_process_deletes_the_parts_that_a_kill_left(tmp_path: Path):
         part.touch()
     with folder.locked():
         assert [part for part in parts if part.exists()] == []
+
+
+def test_an_estimate_is_read_as_it_was_written_and_a_changed_one_is_an_error(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    assert folder.estimated() is None
+    folder.write_estimate({"accuracy": 80.0, "low": 70.0, "high": 90.0})
+    assert (folder.estimated() or {})["accuracy"] == 80
+    folder.estimate.write_text(folder.estimate.read_text().replace("80.0", "85.0"))
+    with pytest.raises(AggMatchError, match=r"estimate\.json"):
+        folder.estimated()

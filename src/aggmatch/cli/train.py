@@ -115,6 +115,8 @@ def train(
         if run.state.inputs.rows is not None and not run.finished:
             say_where_images_are(run, quiet=quiet)
         follow_run(run, quiet=quiet or not processes.first)
+        if not processes.connected:
+            estimate_if_few_test_images(run)
         if not quiet and processes.first:
             print_summary(run)
 
@@ -188,6 +190,18 @@ def say_where_images_are(run: "Run", *, quiet: bool) -> None:
     say(f"The training images, {size}, {kept}: batches are read ahead of their steps (runtime.place).", quiet=quiet)
 
 
+def estimate_if_few_test_images(run: "Run") -> None:
+    """Estimate the accuracy of a run on images of your own by its labels, if its test images are too few to tell it."""
+    from aggmatch.data import is_own_images
+    from aggmatch.runs.folder import Estimated
+    from aggmatch.runs.stats import FEW_TEST_IMAGES
+    from aggmatch.training.crossval import estimate_accuracy
+
+    few = is_own_images(run.settings.data.name) and len(run.data.test) < FEW_TEST_IMAGES
+    if few and not run.folder.estimate.exists() and (judged := estimate_accuracy(run)):
+        run.folder.write_estimate(Estimated(accuracy=judged.accuracy, low=judged.low, high=judged.high))
+
+
 def print_summary(run: "Run") -> None:
     """Print the result of a finished run and its folder."""
     from aggmatch.runs.stats import FEW_TEST_IMAGES, at_least_as_good, median_of_last, wilson
@@ -215,6 +229,11 @@ def print_summary(run: "Run") -> None:
         say(f"On frozen features, with the same labels: {classic}.")
         if images >= FEW_TEST_IMAGES and (simpler := at_least_as_good(probes, accuracy)):
             say(f"{simpler} is at least as good here, and simpler: use it (docs/pretrained.md).")
+    if found := run.folder.estimated():
+        say(
+            f"Estimated accuracy on images without a label: {found['accuracy']:.0f} %, 95 % interval "
+            f"{found['low']:.0f} to {found['high']:.0f} %, by cross-validation on the labelled images."
+        )
     say(f"Run folder: {run.folder.path}")
 
 

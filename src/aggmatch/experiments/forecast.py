@@ -9,8 +9,10 @@ from aggmatch.experiments.estimate import measure
 from aggmatch.methods import load_method
 from aggmatch.models import build_network
 from aggmatch.models.pretrained import freeze
+from aggmatch.runs.stats import FEW_TEST_IMAGES
 from aggmatch.settings import RunSettings
 from aggmatch.tables import duration
+from aggmatch.training.crossval import FOLDS, SHARE
 
 FEW = 16
 """Images on which a frozen backbone is timed."""
@@ -28,6 +30,8 @@ def forecast(settings: RunSettings, data: DataSet, split: Split) -> str:
     if settings.train.backbone != "frozen":
         return f"about {duration(settings.train.steps * measure(settings, (data, split), PATIENCE).seconds)}"
     training = settings.train.steps * FEATURE_STEP
+    if len(data.test) < FEW_TEST_IMAGES:  # then the accuracy is estimated too
+        training *= 1 + FOLDS / SHARE
     whole = seconds_of_features(settings, data) + training
     return f"about {duration(whole)}, or {duration(training)} if its features are cached"
 

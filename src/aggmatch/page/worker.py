@@ -24,13 +24,13 @@ from aggmatch.data.own.decode import printable
 from aggmatch.data.own.pixels import decode_all
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import predict
+from aggmatch.features.accuracy import judge
 from aggmatch.features.active import find_doubts, suggest
 from aggmatch.features.store import PLAIN
 from aggmatch.inference.pool import pretrained_store
 from aggmatch.methods import load_method
 from aggmatch.methods.base import Explainer
-from aggmatch.page.crossval import cross_validate, gain_of_doubling
-from aggmatch.page.estimate import Estimate, judge
+from aggmatch.page.estimate import Estimate
 from aggmatch.page.result import Doubtful, Result, Round, write_json
 from aggmatch.progress import Progress, listening
 from aggmatch.runs.stats import wilson
@@ -39,6 +39,7 @@ from aggmatch.storage.cache import Cache
 from aggmatch.storage.files import cache_folder
 from aggmatch.tables import duration
 from aggmatch.training.begin import start
+from aggmatch.training.crossval import FEWEST, cross_validate, gain_of_doubling
 from aggmatch.training.inputs import FeatureInputs
 from aggmatch.training.run import Run
 
@@ -53,8 +54,6 @@ SUGGESTED = 100
 EXPLAINED_BY = 8
 """K."""
 BATCH = 500
-FEWEST = 5
-"""Fewest predictions of left-out labels from which an accuracy is estimated."""
 
 
 class Status:

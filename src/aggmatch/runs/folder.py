@@ -88,6 +88,14 @@ class Summary(TypedDict):
     """Digest of `metrics.jsonl`; old summaries have none."""
 
 
+class Estimated(TypedDict):
+    """Types of the values in `estimate.json`: the accuracy on images without a label, with its 95 % interval."""
+
+    accuracy: Percent
+    low: Percent
+    high: Percent
+
+
 CHANGEABLE = ("runtime",)
 """Sections of the configuration that may be edited after the run was started."""
 
@@ -103,6 +111,7 @@ class RunFolder:
         self.config = path / "config.json"
         self.split = path / "split.json"
         self.metrics = path / "metrics.jsonl"
+        self.estimate = path / "estimate.json"
         self.sessions = path / "sessions.jsonl"
         self.checkpoints = path / "checkpoints"
         self.snapshots = path / "snapshots"
@@ -268,6 +277,19 @@ class RunFolder:
         if self.metrics.exists() and summary.get("metrics_digest") not in (None, digest(read_bytes(self.metrics))):
             raise changed_after(self.metrics, "the run was finished")
         return {name: value for name, value in summary.items() if name != SEAL}
+
+    def write_estimate(self, values: Estimated) -> None:
+        """Write `estimate.json` with a digest of itself."""
+        self.write_json(self.estimate, sealed(values))
+
+    def estimated(self) -> Estimated | None:
+        """The content of `estimate.json`; None if the accuracy was not estimated."""
+        if not self.estimate.exists():
+            return None
+        values: Estimated = read_json(self.estimate, Estimated)
+        if not is_intact(values):
+            raise changed_after(self.estimate, "the accuracy was estimated")
+        return values
 
     def write_json(self, path: Path, value: Mapping[str, Any]) -> None:
         """Write one of the folder's JSON files atomically."""

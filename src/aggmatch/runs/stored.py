@@ -16,7 +16,7 @@ from aggmatch.devices import choose_device
 from aggmatch.errors import AggMatchError
 from aggmatch.registry import short_name
 from aggmatch.runs import checkpoint
-from aggmatch.runs.folder import RunFolder
+from aggmatch.runs.folder import Estimated, RunFolder
 from aggmatch.runs.stats import (
     Length,
     Median,
@@ -172,6 +172,11 @@ class StoredRun:
     def better_probe(self) -> str | None:
         """The best classic learner on frozen features, if it is at least as good as the run."""
         return at_least_as_good(self.probes, self.accuracy)
+
+    @property
+    def estimate(self) -> Estimated | None:
+        """The estimated accuracy on images without a label; None if it was not estimated."""
+        return RunFolder(self.path).estimated() if self.path else None
 
     def pseudo_labels(self, name: str) -> float | None:
         """A pseudo-label value at the last log step in percent, such as "precision"; None if there is none."""

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggmatch.page.crossval import FOLDS, assign_folds, gain_of_doubling
+from aggmatch.training.crossval import FOLDS, assign_folds, gain_of_doubling
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60))
