@@ -6,6 +6,7 @@ from tests.folders import line, write_folder
 from aggmatch.errors import AggMatchError
 from aggmatch.report import summary
 from aggmatch.report.summary import Other, charts, interval_of, verdict, verdict_of_several
+from aggmatch.runs.folder import RunFolder
 from aggmatch.runs.stats import wilson
 from aggmatch.runs.stored import StoredRun, read_runs
 
@@ -23,6 +24,13 @@ def test_the_verdict_of_a_finished_run_gives_the_result_in_its_summary(tmp_path)
 def test_the_verdict_leaves_out_pseudo_labels_that_a_method_does_not_make(tmp_path):
     (run,) = read_runs([write_folder(tmp_path / "a", [], {}, method="supervised")])
     assert verdict(run).endswith("(95 % interval 86.5 to 92.7 %).")
+
+
+def test_the_verdict_gives_the_estimated_accuracy(tmp_path):
+    (run,) = read_runs([path := write_folder(tmp_path / "a", [], {}, method="supervised")])
+    RunFolder(path).write_estimate({"accuracy": 80.4, "low": 69.6, "high": 90.0})
+    estimated = "It is estimated to be right on 80 % of the images without a label (95 % interval 70 to 90 %)."
+    assert verdict(run).endswith(estimated)
 
 
 def test_the_verdict_leaves_out_the_precision_if_no_pseudo_label_counted(tmp_path):

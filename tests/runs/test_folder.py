@@ -155,7 +155,9 @@ def test_an_estimate_is_read_as_it_was_written_and_a_changed_one_is_an_error(tmp
     folder = RunFolder(tmp_path)
     assert folder.estimated() is None
     folder.write_estimate({"accuracy": 80.0, "low": 70.0, "high": 90.0})
-    assert (folder.estimated() or {})["accuracy"] == 80
+    found = folder.estimated()
+    assert found is not None
+    assert found["accuracy"] == 80
     folder.estimate.write_text(folder.estimate.read_text().replace("80.0", "85.0"))
     with pytest.raises(AggMatchError, match=r"estimate\.json"):
         folder.estimated()

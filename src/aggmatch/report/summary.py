@@ -65,13 +65,13 @@ def verdict(run: StoredRun) -> str:
         state = f"{method} is learning {task}, at step {run.steps:,} of {run.settings.train.steps:,}"
     if run.accuracy is None or run.length is None:
         why = "was not measured, because it has no test images" if run.finished else "has not been measured yet"
-        return f"{state}; its accuracy {why}."
+        return f"{state}; its accuracy {why}.{estimate_of(run)}"
     images = test_images(run)
     interval = interval_of(run.accuracy, images)
     sure = f" (95 % interval {interval})" if interval else ""
     who = "it" if own else f"after step {run.length.steps:,} its {NETWORKS[run.settings.train.evaluated]}"
     since = ", which have changed since" if test_images_changed(run) else ""
-    sentence = f"{state}: {who} is right on {run.accuracy:.2f} % {of_images(images)}{sure}{since}."
+    sentence = f"{state}: {who} is right on {run.accuracy:.2f} % {of_images(images)}{sure}{since}.{estimate_of(run)}"
     precision = run.pseudo_labels("precision")
     if precision is None:
         return sentence
@@ -79,6 +79,14 @@ def verdict(run: StoredRun) -> str:
     if run.finished:
         return f"{sentence} At the end, {share} it learned from were right."
     return f"{sentence} At present, {share} it learns from are right."
+
+
+def estimate_of(run: StoredRun) -> str:
+    """A sentence on the estimated accuracy, after a space; empty if there is none."""
+    if (found := run.estimate) is None:
+        return ""
+    bounds = f"95 % interval {found['low']:.0f} to {found['high']:.0f} %"
+    return f" It is estimated to be right on {found['accuracy']:.0f} % of the images without a label ({bounds})."
 
 
 def of_images(count: int | None) -> str:
