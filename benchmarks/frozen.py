@@ -1,4 +1,4 @@
-"""Few labels on features of a frozen backbone: AggMatch beside classic learners, and how fast features are computed.
+"""Few labels on a frozen backbone: AggMatch beside classic learners, its estimated accuracy, and the speed of features.
 
     python benchmarks/frozen.py measure --data-dir DIR [--folds 0,1,2,3,4] [--labels 10,40,250]   # results/frozen.json
     python benchmarks/frozen.py speed --data-dir DIR          # features per second against the bare network
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -25,11 +25,14 @@ from aggmatch import DataSet, load, resolve, start
 from aggmatch.augment.settings import ViewSettings
 from aggmatch.augment.views import Augmenter
 from aggmatch.data.images import Images
+from aggmatch.evaluation import predict
 from aggmatch.features.store import FeatureStore, batch_of, in_parallel
 from aggmatch.models import Network, build_network
 from aggmatch.models.pretrained import freeze, load_pretrained
 from aggmatch.storage.files import write_atomically
 from aggmatch.tables import Table, show_mean
+from aggmatch.training.crossval import estimate_accuracy
+from aggmatch.training.run import Run
 
 RESULTS = Path(__file__).parents[1] / "results/frozen.json"
 BACKBONE, SIDE = "efficientnet-lite0", 112
@@ -54,15 +57,48 @@ def enlarged(pixels: Tensor) -> Tensor:
 
 
 def measure(data: DataSet, fold: int, labels: int, changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the test accuracies of AggMatch and of classic learners. changes: settings other than the recipe's."""
+    """Return the test accuracies of AggMatch and of classic learners, and the estimate for images without a label.
+
+    changes: settings other than the recipe's.
+    """
     settings = {"data.name": "cifar10", "data.labels": labels, "data.fold": fold, "model.name": BACKBONE}
     with tempfile.TemporaryDirectory() as folder:
         run = start(resolve(settings | {"train.backbone": "frozen"} | changes), Path(folder) / "run", data=data)
         for _ in run.train():
             pass
         result = run.folder.result() or {}
-    kept = ("labels", "fold", "method", "steps", "network", "accuracy", "probes", "seconds", "hardware", "versions")
+        judged = estimate_accuracy(run)
+    assert judged is not None
+    estimate = {
+        "unlabeled": unlabeled_accuracy(run),
+        "estimated": judged.accuracy,
+        "low": judged.low,
+        "high": judged.high,
+    }
+    result |= {name: round(value, 1) for name, value in estimate.items()}
+    kept = (
+        "labels",
+        "fold",
+        "method",
+        "steps",
+        "network",
+        "accuracy",
+        "probes",
+        *estimate,
+        "seconds",
+        "hardware",
+        "versions",
+    )
     return {name: result[name] for name in kept if name in result} | ({"changes": changes} if changes else {})
+
+
+def unlabeled_accuracy(run: Run) -> float:
+    """Return the accuracy on the images without a label, in percent."""
+    free = torch.ones(len(run.data.train), dtype=torch.bool)
+    free[run.split.labeled] = False
+    state = run.state
+    probs_NY = predict(state.method, state.evaluated, state.inputs.plain[torch.arange(len(free))])
+    return 100 * float((probs_NY.argmax(1) == run.data.train.labels)[free].float().mean())
 
 
 def measure_speed(data: DataSet) -> dict[str, float]:
@@ -118,6 +154,20 @@ def table(records: list[dict[str, Any]]) -> Table:
     return Table(["labels", "folds", "AggMatch", *learners, "seconds"], rows)
 
 
+def estimates(records: list[dict[str, Any]]) -> Table:
+    """How far the estimated accuracy is from the true one for each number of labels."""
+    rows = []
+    for labels in sorted({record["labels"] for record in records if "estimated" in record}):
+        group = [record for record in records if record["labels"] == labels and "estimated" in record]
+        true, estimated = ([record[name] for record in group] for name in ("unlabeled", "estimated"))
+        wrong = mean(abs(one - other) for one, other in zip(true, estimated, strict=True))
+        held = sum(record["low"] <= record["unlabeled"] <= record["high"] for record in group)
+        width = mean(record["high"] - record["low"] for record in group)
+        numbers = [f"{value:.1f}" for value in (mean(true), mean(estimated), wrong, width)]
+        rows.append([labels, *numbers, f"{held} of {len(group)}"])
+    return Table(["labels", "true", "estimated", "difference", "width of the interval", "interval holds"], rows)
+
+
 def main() -> None:
     """Run one part of the benchmark; `measure` leaves out what the results file has."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -144,6 +194,7 @@ def main() -> None:
                     text = "[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n"
                     write_atomically(options.results, text.encode())
     print(table(records).markdown())
+    print(estimates(records).markdown())
 
 
 if __name__ == "__main__":
