@@ -317,3 +317,10 @@ def test_a_planned_run_does_not_ask_a_stored_one_for_its_cadence():
     stored, planned = resolved(train__steps=40, train__log_every=30), resolved(train__steps=40)
     settings = resolve([Layer("the folder", stored.to_dict()), planned.layer("the plan")])
     assert settings == stored
+
+
+@pytest.mark.parametrize("key", ["foo", "methodname"])
+def test_an_unknown_setting_is_not_answered_with_a_field_that_no_key_sets(key):
+    with pytest.raises(AggMatchError, match=key) as error:
+        resolve({key: 1})
+    assert "method_name" not in str(error.value)

@@ -12,7 +12,7 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from aggmatch.errors import AggMatchError, unknown
 from aggmatch.storage.files import SEAL
@@ -62,6 +62,9 @@ class Settings:
     Example: `@dataclass(frozen=True, kw_only=True)`, then `class Config(Settings): threshold: Fraction = 0.95`.
     """
 
+    derived: ClassVar[tuple[str, ...]] = ()
+    """Fields that no key sets; messages about unknown keys do not offer them."""
+
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():
             object.__setattr__(self, name, check(from_words(getattr(self, name), kind), kind, name))
@@ -80,7 +83,8 @@ class Settings:
         for name, value in values.items():
             key = prefix + name
             if name not in kinds:
-                raise unknown("setting", key, (prefix + known for known in kinds), "aggmatch list settings", owner)
+                known = [prefix + other for other in kinds if other not in cls.derived]
+                raise unknown("setting", key, known, "aggmatch list settings", owner)
             kind = kinds[name]
             if is_section(kind) and not isinstance(value, Settings):
                 if not isinstance(value, Mapping):

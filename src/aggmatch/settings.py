@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from aggmatch.augment.settings import ViewSettings
 from aggmatch.config import (
@@ -149,6 +149,7 @@ class RunSettings(Settings):
     Example: `resolve({"data.name": "digits", "train.steps": 200}).train.steps` is 200.
     """
 
+    derived: ClassVar[tuple[str, ...]] = ("method_name",)
     recipe: str = "paper"
     """Named recipe that the defaults come from: `paper`, `cold-start` and `neighbours` for a few labels per class,
     `frozen` and `finetune` for a pretrained backbone (`train.backbone`)."""
