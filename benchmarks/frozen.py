@@ -68,28 +68,12 @@ def measure(data: DataSet, fold: int, labels: int, changes: dict[str, Any]) -> d
             pass
         result = run.folder.result() or {}
         judged = estimate_accuracy(run)
-    assert judged is not None
-    estimate = {
-        "unlabeled": unlabeled_accuracy(run),
-        "estimated": judged.accuracy,
-        "low": judged.low,
-        "high": judged.high,
-    }
-    result |= {name: round(value, 1) for name, value in estimate.items()}
-    kept = (
-        "labels",
-        "fold",
-        "method",
-        "steps",
-        "network",
-        "accuracy",
-        "probes",
-        *estimate,
-        "seconds",
-        "hardware",
-        "versions",
-    )
-    return {name: result[name] for name in kept if name in result} | ({"changes": changes} if changes else {})
+    if judged is not None:  # one label of each class cannot be left out
+        result["unlabeled"] = round(unlabeled_accuracy(run), 1)
+        result["estimated"] = {name: round(value, 1) for name, value in judged._asdict().items()}
+    kept = ("labels", "fold", "method", "steps", "network", "accuracy", "probes", "unlabeled", "estimated")
+    about = ("seconds", "hardware", "versions")
+    return {name: result[name] for name in kept + about if name in result} | ({"changes": changes} if changes else {})
 
 
 def unlabeled_accuracy(run: Run) -> float:
@@ -159,11 +143,12 @@ def estimates(records: list[dict[str, Any]]) -> Table:
     rows = []
     for labels in sorted({record["labels"] for record in records if "estimated" in record}):
         group = [record for record in records if record["labels"] == labels and "estimated" in record]
-        true, estimated = ([record[name] for record in group] for name in ("unlabeled", "estimated"))
-        wrong = mean(abs(one - other) for one, other in zip(true, estimated, strict=True))
-        held = sum(record["low"] <= record["unlabeled"] <= record["high"] for record in group)
-        width = mean(record["high"] - record["low"] for record in group)
-        numbers = [f"{value:.1f}" for value in (mean(true), mean(estimated), wrong, width)]
+        pairs = [(record["unlabeled"], record["estimated"]) for record in group]
+        true, estimated = mean(true for true, _ in pairs), mean(found["accuracy"] for _, found in pairs)
+        wrong = mean(abs(true - found["accuracy"]) for true, found in pairs)
+        width = mean(found["high"] - found["low"] for _, found in pairs)
+        held = sum(found["low"] <= true <= found["high"] for true, found in pairs)
+        numbers = [f"{value:.1f}" for value in (true, estimated, wrong, width)]
         rows.append([labels, *numbers, f"{held} of {len(group)}"])
     return Table(["labels", "true", "estimated", "difference", "width of the interval", "interval holds"], rows)
 

@@ -12,7 +12,7 @@ FOLDER: dict[str, Any] = {"data.labels": None}
 PHOTOS: dict[str, Any] = {"model.name": "efficientnet-lite0", "train.backbone": "frozen", "data.side": 128}
 """Recipe of images of your own if pretrained weights are installed and no network is chosen."""
 FROM_SCRATCH: dict[str, dict[str, Any]] = {
-    "cpu": {"model.name": "small-32", "train.steps": 2000, "optim.average": 0.99},
+    "cpu": {"model.name": "small-32", "train.steps": 2000, "train.batch": 16, "optim.average": 0.99},
     "cuda": {"model.name": "wrn-28-2", "train.steps": 20_000, "train.batchnorm_memory": 0.01},
 }
 """Recipe of images of your own without pretrained weights, by device: it ends in minutes."""
