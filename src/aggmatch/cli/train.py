@@ -115,10 +115,10 @@ def train(
         if run.state.inputs.rows is not None and not run.finished:
             say_where_images_are(run, quiet=quiet)
         follow_run(run, quiet=quiet or not processes.first)
-        if not processes.connected:
-            estimate_if_few_test_images(run)
         if not quiet and processes.first:
             print_summary(run)
+        if not processes.connected:
+            estimate_if_few_test_images(run, quiet=quiet)
 
 
 def train_tries(settings: "RunSettings", out: Path, count: int, *, quiet: bool, download: bool) -> None:
@@ -190,7 +190,7 @@ def say_where_images_are(run: "Run", *, quiet: bool) -> None:
     say(f"The training images, {size}, {kept}: batches are read ahead of their steps (runtime.place).", quiet=quiet)
 
 
-def estimate_if_few_test_images(run: "Run") -> None:
+def estimate_if_few_test_images(run: "Run", *, quiet: bool) -> None:
     """Estimate the accuracy of a run on images of your own by its labels, if its test images are too few to tell it."""
     from aggmatch.data import is_own_images
     from aggmatch.runs.folder import Estimated
@@ -200,6 +200,12 @@ def estimate_if_few_test_images(run: "Run") -> None:
     few = is_own_images(run.settings.data.name) and len(run.data.test) < FEW_TEST_IMAGES
     if few and not run.folder.estimate.exists() and (judged := estimate_accuracy(run)):
         run.folder.write_estimate(Estimated(accuracy=judged.accuracy, low=judged.low, high=judged.high))
+    if found := run.folder.estimated():
+        say(
+            f"Estimated accuracy on images without a label: {found['accuracy']:.0f} %, 95 % interval "
+            f"{found['low']:.0f} to {found['high']:.0f} %, by cross-validation on the labelled images.",
+            quiet=quiet,
+        )
 
 
 def print_summary(run: "Run") -> None:
@@ -229,11 +235,6 @@ def print_summary(run: "Run") -> None:
         say(f"On frozen features, with the same labels: {classic}.")
         if images >= FEW_TEST_IMAGES and (simpler := at_least_as_good(probes, accuracy)):
             say(f"{simpler} is at least as good here, and simpler: use it (docs/pretrained.md).")
-    if found := run.folder.estimated():
-        say(
-            f"Estimated accuracy on images without a label: {found['accuracy']:.0f} %, 95 % interval "
-            f"{found['low']:.0f} to {found['high']:.0f} %, by cross-validation on the labelled images."
-        )
     say(f"Run folder: {run.folder.path}")
 
 
