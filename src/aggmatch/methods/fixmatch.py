@@ -31,8 +31,8 @@ class Config(StartSettings):
     targets: Literal["hard", "soft"] = "hard"
     """Whether the target is the most probable class or, as usual with alignment, the whole distribution."""
     shrinking_weight: NonNegative = 0.0
-    """λ_c: weight of the loss of unsure images, in which the most probable class is told from those that are not
-    confused with it (ShrinkMatch); 0 for none."""
+    """λ_c: weight of the loss of unsure images, in which the most probable class is distinguished from those that are
+    not confused with it (ShrinkMatch); 0 for none."""
 
 
 class FixMatch(StartingMethod[Config]):

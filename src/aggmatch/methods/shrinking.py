@@ -1,4 +1,4 @@
-"""Learning from unsure images (ShrinkMatch): the most probable class is told from those that are not confused with it.
+"""Learning from unsure images (ShrinkMatch): the most probable class against those that are not confused with it.
 
 A network that is not sure whether an image is a cat or a dog may be sure that it is one of them. Without the dog, the
 cat is certain, and the image shows how a cat differs from the other eight classes. Nothing is learned about cat or dog.

@@ -11,8 +11,8 @@ class Config(fixmatch_da.Config):
     """Section `method` of ShrinkMatch."""
 
     shrinking_weight: NonNegative = 1.0
-    """λ_c: weight of the loss of unsure images, in which the most probable class is told from those that are not
-    confused with it; 0 for none."""
+    """λ_c: weight of the loss of unsure images, in which the most probable class is distinguished from those that are
+    not confused with it; 0 for none."""
 
 
 class ShrinkMatch(fixmatch_da.AlignedFixMatch):

@@ -56,8 +56,8 @@ class Config(StartSettings):
     """Whether only pseudo labels of sure images count: those whose own prediction, aligned if there is an alignment,
     has at least probability `threshold`, as in FixMatch. A refined prediction is hardly ever unsure."""
     shrinking_weight: NonNegative = 0.0
-    """λ_c: weight of the loss of unsure images, in which the most probable class is told from those that are not
-    confused with it (ShrinkMatch); 0 for none."""
+    """λ_c: weight of the loss of unsure images, in which the most probable class is distinguished from those that are
+    not confused with it (ShrinkMatch); 0 for none."""
     labeled_slots: Literal["prediction", "one_hot"] = "prediction"
     """Distribution of a labelled image in the queue: the momentum network's prediction, or its given label."""
     momentum_encoder: bool = True
