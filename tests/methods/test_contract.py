@@ -3,7 +3,8 @@
 import json
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields, replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.methods.steps import step_result
+from tests.methods.steps import next_batch, step_result
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,7 +23,7 @@ from aggmatch.data import Images
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import evaluate
 from aggmatch.inference.model import TrainedModel
-from aggmatch.methods import METHODS, Method, StepResult, load_method
+from aggmatch.methods import METHODS, Batch, Method, StepResult, load_method
 from aggmatch.settings import resolve
 from aggmatch.training.begin import start
 
@@ -43,6 +44,12 @@ VARIANTS = [
     *(pytest.param("aggmatch", changes, id=f"aggmatch, {name}") for name, changes in ABLATIONS.items()),
 ]
 """Every method, and AggMatch with each of its parts replaced."""
+PHASES = [
+    pytest.param("aggmatch", {"method__contrast_steps": 5}, id="contrast"),
+    pytest.param("aggmatch", {"method__propagation_steps": 5, "method__labeled_views": "both"}, id="propagation"),
+    pytest.param("aggmatch", {"recipe": "cold-start", "method__warmup": 2}, id="cold start"),
+]
+"""The first steps that AggMatch may have."""
 
 
 class NoReadingOperators(TorchDispatchMode):
@@ -76,6 +83,30 @@ def no_host_reads() -> Iterator[None]:
     as_on_a_gpu = patch("aggmatch.augment.randaugment.shapes_may_vary", lambda _: False)
     with as_on_a_gpu, NoCopiesToTheHost(), NoReadingOperators():
         yield
+
+
+class OnMeta(TorchFunctionMode):
+    """Stands for a GPU: what a step creates on the device of its generator is on the device `meta`.
+
+    Operators refuse to mix tensors of this device with others, as they do on a GPU. Its tensors have no values.
+    """
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if kwargs.get("device") == torch.device("cpu"):
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
+def moved(batch: Batch) -> Batch:
+    """The batch on the device `meta`."""
+
+    def move(value):
+        if isinstance(value, tuple):
+            return tuple(map(move, value))
+        return value.to("meta") if isinstance(value, Tensor) else value
+
+    return replace(batch, **{field.name: move(getattr(batch, field.name)) for field in fields(batch)})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,6 +167,20 @@ def test_a_step_reads_nothing_from_the_device(name, changes, toy_state):
         state.method.refresh(step)
         with no_host_reads():
             state.compute(*state.draw_indices())
+
+
+@pytest.mark.parametrize(("name", "changes"), [*VARIANTS, *PHASES])
+def test_a_step_creates_its_tensors_on_the_device_of_the_batch(name, changes, toy_state, monkeypatch):
+    state = toy_state(name, **changes)
+    state.method.refresh(0)
+    batch = moved(next_batch(state))
+    for module in (state.online, state.average, state.method):
+        module.to("meta")
+    monkeypatch.setattr(torch, "autocast", lambda *args, **options: nullcontext())  # it does not know the device
+    with OnMeta():
+        result = state.method.step(batch, state.online, state.average)
+    assert {result.loss.device.type, *(part.device.type for part in result.parts.values())} == {"meta"}
+    result.loss.backward()
 
 
 READS = {
