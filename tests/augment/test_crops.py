@@ -22,6 +22,7 @@ from aggmatch.augment.crops import (
     side_of_small,
     turn_hue,
     uniform,
+    with_hue_turned,
 )
 from aggmatch.augment.randaugment import INDEX
 from aggmatch.augment.settings import CropSettings, ViewSettings
@@ -200,6 +201,7 @@ def test_a_turned_hue_equals_that_of_the_standard_library_within_one_grey_level(
 def test_a_hue_that_does_not_turn_stays_the_same():
     images = noise(20, 3, 6)
     assert torch.equal(turn_hue(images, torch.zeros(20)), images)
+    assert torch.equal(with_hue_turned(images, torch.zeros(20)), images)
 
 
 def test_each_jittered_image_turns_its_hue_once_at_any_of_four_places():
@@ -304,7 +306,9 @@ def test_half_of_the_crops_are_flipped_if_a_flip_preserves_the_class(mirror, sha
 
 @pytest.mark.parametrize("view", CROPS)
 @pytest.mark.parametrize(("channels", "side"), [(1, 8), (3, 32)])
-def test_no_crop_copies_a_value_to_the_host(view, channels, side):
+def test_no_crop_copies_a_value_to_the_host(view, channels, side, monkeypatch):
+    for module in ("randaugment", "crops"):
+        monkeypatch.setattr(f"aggmatch.augment.{module}.shapes_may_vary", lambda _: False)  # as on a GPU
     with FakeTensorMode():
         images = torch.zeros(5, channels, side, side, dtype=torch.uint8)
         out = augmenter(mirror=True, hue=0.1)(view, images, seeded())

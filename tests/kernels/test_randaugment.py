@@ -1,13 +1,12 @@
 """The kernels of the views against the plain form, in Triton's interpreter or compiled on a GPU."""
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.augment.images import seeded, some_images
-from tests.interpreter import check_in_interpreter, device, interpreted, on_gpu, outside, runnable
+from tests.interpreter import check_in_interpreter, device, on_gpu, outside, runnable
+from tests.kernels.compiled import compiled, compiles
 from torch import Tensor
 
 from aggmatch.augment.randaugment import INDEX, kernels_on, randaugment_round
@@ -168,18 +167,6 @@ def test_without_triton_the_plain_form_runs(monkeypatch):
 
 
 # Compiling without a GPU -------------------------------------------------------------------------------------------
-
-compiles = pytest.mark.skipif(
-    interpreted or "nvidia" not in triton.backends.backends, reason="needs Triton's compiler for CUDA"
-)
-
-
-def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], **options: Any) -> str:
-    """The kernel's assembly for an H100, once it has become a binary."""
-    source = triton.compiler.ASTSource(kernel, types | dict.fromkeys(constants, "constexpr"), constants)
-    result = triton.compile(source, target=triton.backends.compiler.GPUTarget("cuda", 90, 32), options=options)
-    assert result.asm["cubin"]
-    return result.asm["ptx"]
 
 
 @compiles

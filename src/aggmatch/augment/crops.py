@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from aggmatch.augment.randaugment import INDEX, blend, tone
+from aggmatch.augment.randaugment import INDEX, kernels_on, randaugment_round, shapes_may_vary
 from aggmatch.augment.settings import CropSettings
 from aggmatch.functional import one_hot
 
@@ -102,16 +102,16 @@ def recolor(images: Tensor, settings: CropSettings, generator: torch.Generator) 
             if turn_4N is not None:
                 images = turn_hue(images, turn_4N[place])
             if place < 3:
-                images = blend(images, op_3N[place], factor_3N[place])
+                images = randaugment_round(images, op_3N[place], factor_3N[place])
     if settings.grey and images.shape[1] == 3:
         chosen_N = uniform((count,), generator) < settings.grey
         op_N = torch.where(chosen_N, INDEX["color"], INDEX["identity"])
-        images = blend(images, op_N, torch.zeros(count, device=images.device))
+        images = randaugment_round(images, op_N, torch.zeros(count, device=images.device))
     for name, share in (("solarize", settings.solarized), ("equalize", settings.equalized)):
         if share:
             chosen_N, magnitude_N = uniform((2, count), generator)
             op_N = torch.where(chosen_N < share, INDEX[name], INDEX["identity"])
-            images = tone(images, op_N, 256 * magnitude_N)
+            images = randaugment_round(images, op_N, 256 * magnitude_N)
     return images
 
 
@@ -136,10 +136,21 @@ def draw_turns(op_3N: Tensor, settings: CropSettings, generator: torch.Generator
 def turn_hue(images: Tensor, turn_N: Tensor) -> Tensor:
     """Turn the hue of colour images by a share of the colour circle; lightness and saturation (HSV) stay the same.
 
+    images: (N, 3, H, W). Returns (N, 3, H, W), uint8.
+    """
+    if kernels := kernels_on(images.device.type, "hue"):
+        return kernels.turn_hue(images, turn_N)
+    if not shapes_may_vary(images.device.type):
+        return with_hue_turned(images, turn_N)
+    index = turn_N.nonzero()[:, 0]
+    return images.index_copy(0, index, with_hue_turned(images[index], turn_N[index]))
+
+
+def with_hue_turned(images: Tensor, turn_N: Tensor) -> Tensor:
+    """Compute `turn_hue` for every image.
+
     With V the largest and δ the range of the channels of a pixel, channel n of (5, 3, 1) for red, green and blue is
     V − δ·clamp(min(k, 4 − k), 0, 1),   k = (n + 6·hue) mod 6.
-
-    images: (N, 3, H, W). Returns (N, 3, H, W), uint8.
     """
     pixels = images.float()
     red, green, blue = pixels.unbind(1)

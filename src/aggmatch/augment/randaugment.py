@@ -15,6 +15,7 @@ Shapes: N images, C channels (1 or 3), H rows, W columns (H = W, the side), V = 
 
 from collections.abc import Collection
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 
 import torch
@@ -232,10 +233,8 @@ def shapes_may_vary(device: str) -> bool:
 
 
 @cache
-def kernels_on(device: str) -> ModuleType | None:
-    """Return the Triton kernels of the views, or None without a CUDA device or without Triton."""
+def kernels_on(device: str, name: str = "randaugment") -> ModuleType | None:
+    """Return a module of Triton kernels of the views, or None without a CUDA device or without Triton."""
     if device != "cuda" or not triton_works():
         return None
-    from aggmatch.kernels import randaugment
-
-    return randaugment
+    return import_module(f"aggmatch.kernels.{name}")
