@@ -62,6 +62,27 @@ def test_fixed_statistics_normalise_in_training_as_in_evaluation(targets):
     assert all(parameter.grad is not None for parameter in network.parameters())
 
 
+@pytest.mark.parametrize("name", ["wrn-10-1", "small-4", "efficientnet-lite0"])
+def test_with_fixed_statistics_target_only_images_have_no_backward_pass(name):
+    network = build_network(name, channels=3, classes=7)
+    network.fixed_norm = True
+    network.train()
+    batch = images(6)
+    expected = network(batch).logits
+    expected[:4].square().sum().backward()
+    gradients = {name: parameter.grad for name, parameter in network.named_parameters()}
+    network.zero_grad()
+    rows = []
+    last = [module for module in network.backbone.modules() if isinstance(module, torch.nn.Conv2d)][-1]
+    last.register_full_backward_hook(lambda _, inputs, outputs: rows.append(len(outputs[0])))
+    logits = network(batch, 2).logits
+    torch.testing.assert_close(logits, expected)
+    logits.square().sum().backward()
+    assert rows == [4]
+    for name, parameter in network.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[name])
+
+
 @pytest.mark.parametrize(
     "name", ["wrn-28", "wrn-27-2", "wrn-28-0", "wrn-4-2", "wrn-28-2-1", "wrn-28-two", "wrn", "small-0", "small-x"]
 )
