@@ -154,6 +154,11 @@ def has_bfloat16(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
+def computes_in_bfloat16(precision: str, device: torch.device) -> bool:
+    """Whether networks compute in bfloat16 on a device. precision: the setting `train.precision`."""
+    return precision == "bfloat16" or (precision == "auto" and has_bfloat16(device))
+
+
 def hardware(device: torch.device, threads: int = 0) -> str:
     """Return the name of the device; for a CPU with the number of threads (0: torch's own number)."""
     if device.type == "cuda":

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from aggmatch.bench.step import stand_in
-from aggmatch.bench.timing import time_calls
+from aggmatch.bench.timing import release, time_calls
 from aggmatch.data import SOURCES, DataSet, Split
 from aggmatch.devices import choose_device, hardware
 from aggmatch.experiments.planned import PlannedRun
@@ -146,7 +146,10 @@ def time_steps(
     trainer = Trainer(settings, data, split, device)
     for _ in range(warm):
         trainer.step()
-    return time_calls(trainer.step, device, steps).median
+    median = time_calls(trainer.step, device, steps).median
+    del trainer
+    release()  # the captured step keeps its memory, and it and its trainer refer to each other
+    return median
 
 
 def list_runs(plan: Plan) -> Table:

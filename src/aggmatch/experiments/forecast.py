@@ -4,7 +4,7 @@ import torch
 
 from aggmatch.bench.timing import time_calls
 from aggmatch.data import DataSet, Split
-from aggmatch.devices import choose_device, computing_on, has_bfloat16
+from aggmatch.devices import choose_device, computes_in_bfloat16, computing_on
 from aggmatch.experiments.estimate import measure
 from aggmatch.methods import load_method
 from aggmatch.models import build_network
@@ -45,7 +45,7 @@ def seconds_of_features(settings: RunSettings, data: DataSet) -> float:
     )
     assert network.frozen is not None, "it was built to be frozen"
     freeze(network.frozen)
-    network.mixed = settings.train.precision != "float32" and has_bfloat16(device)
+    network.mixed = computes_in_bfloat16(settings.train.precision, device)
     network.to(device)
     images = data.train.pixels[:FEW].to(device)
     with torch.no_grad(), computing_on(device, threads=1, search=False):

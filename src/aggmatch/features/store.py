@@ -158,11 +158,14 @@ def in_parallel(work: Callable[[int], Result], count: int, device: torch.device)
     """
     threads = torch.get_num_threads()
     workers = threads if device.type == "cpu" else 1
+
+    def prepare() -> None:
+        torch.set_num_threads(1)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # each thread has its own; kernels are launched there
+
     try:
-        with (
-            computing_on(device, search=False),
-            ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1)) as pool,
-        ):
+        with computing_on(device, search=False), ThreadPoolExecutor(workers, initializer=prepare) as pool:
             return list(pool.map(work, range(count)))
     finally:
         torch.set_num_threads(threads)

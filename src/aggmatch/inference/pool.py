@@ -17,7 +17,7 @@ from aggmatch.data.images import UNKNOWN
 from aggmatch.data.own.images import read_unsorted
 from aggmatch.data.registry import has_test_folder
 from aggmatch.data.splits import read_content
-from aggmatch.devices import choose_device
+from aggmatch.devices import choose_device, computes_in_bfloat16
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import predict
 from aggmatch.features.store import FeatureStore
@@ -89,7 +89,9 @@ def pretrained_store(settings: RunSettings, pixels: Tensor) -> FeatureStore:
     network = build_network(model.name, channels=pixels.shape[1], classes=2, use="frozen", side=model.side)
     load_backbone(network, "frozen", model)
     network.normalize_by(pixels)
-    return store_of(network.to(choose_device(settings.runtime.device)), settings, mirror=True)
+    device = choose_device(settings.runtime.device)
+    network.mixed = computes_in_bfloat16(settings.train.precision, device)  # as in a run, which finds the features
+    return store_of(network.to(device), settings, mirror=True)
 
 
 def store_of(network: Network, settings: RunSettings, *, mirror: bool) -> FeatureStore:

@@ -13,8 +13,8 @@ from aggmatch.data import DataSet, Split
 from aggmatch.data.streams import BalancedStream, IndexStream
 from aggmatch.devices import (
     choose_threads,
+    computes_in_bfloat16,
     computing_on,
-    has_bfloat16,
     return_freed_memory,
     search_pays,
     side_stream,
@@ -120,7 +120,6 @@ class Trainer:
         self, data: DataSet, unlabeled: int, seed: int, frozen: Mapping[str, Tensor] | None
     ) -> tuple[Method[Any], Network, Network]:
         """Make the method, the online network and the average, which starts as a copy and needs no gradients."""
-        precision = self.settings.train.precision
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             method, online = build_modules(
@@ -132,7 +131,7 @@ class Trainer:
                 classes=len(data.classes),
                 labels=len(self.labels),
                 images=len(data.train),
-                mixed=precision == "bfloat16" or (precision == "auto" and has_bfloat16(self.device)),
+                mixed=computes_in_bfloat16(self.settings.train.precision, self.device),
                 unlabeled=unlabeled,
                 class_shares=tuple((self.labels.bincount(minlength=len(data.classes)) / len(self.labels)).tolist()),
             )

@@ -92,7 +92,8 @@ def aggregate(
     query_BD = F.normalize(feature_BD.float(), dim=-1).to(memory.feature.dtype)
     sums = fused_sums(probs_BY.shape[1], feature_BD.device) if feature_BD.is_cuda else reference_sums
     terms = Terms(feature_term=feature_term, class_term=class_term, class_weight=class_weight)
-    sum_BY, vote_BY = sums(query_BD, probs_BY, *memory, temperature=temperature, **terms)
+    with torch.cuda.device_of(query_BD):  # kernels are launched on the current device
+        sum_BY, vote_BY = sums(query_BD, probs_BY, *memory, temperature=temperature, **terms)
     voters = (memory.slot != EMPTY).any(1).sum()
     vote_BY = vote_BY / voters.clamp(min=1)
     return Aggregate(
