@@ -97,7 +97,7 @@ def measure_speed(data: DataSet) -> dict[str, float]:
     network.normalize_by(data.train.pixels)
     pixels = data.train.pixels[:600]
     normalized = network.normalized(pixels).contiguous(memory_format=torch.channels_last)
-    batches = normalized.split(batch_of(network, pixels))
+    batches = normalized.split(batch_of(network, pixels.shape[-1]))
     speeds: dict[str, list[float]] = {"bare": [], "weak": [], "strong": []}
     for number in range(ROUNDS):
         speeds["bare"].append(len(pixels) / seconds(lambda: bare(network, batches)))

@@ -162,6 +162,7 @@ FROZEN: dict[str, Any] = {
 
 FINETUNED: dict[str, Any] = {
     "train.backbone": "finetune",
+    "train.linear_start": True,
     "train.batchnorm": "fixed",
     "optim.lr": 0.003,
     "optim.backbone_rate": 0.3,

@@ -92,6 +92,9 @@ class TrainSettings(Settings):
     backbone computes features once, and a small network learns on them."""
     start_from: str | None = None
     """Folder of an earlier run whose networks are the start of this one; null to start with new ones."""
+    linear_start: bool = False
+    """With train.backbone=finetune: whether the first classifier is a linear one that trains itself on the features of
+    the pretrained backbone; otherwise it has random weights. `start_from` comes before it."""
     seed: Natural = 0
     """Seed of weights, order of images and views, together with the fold."""
     evaluated: Literal["average", "online"] = "average"
@@ -181,6 +184,8 @@ class RunSettings(Settings):
             )
         if self.train.batchnorm == "fixed" and self.train.backbone != "finetune":
             raise InvalidValue("train.batchnorm", "must be sync or local, unless train.backbone=finetune")
+        if self.train.linear_start and self.train.backbone != "finetune":
+            raise InvalidValue("train.linear_start", "must be false, unless train.backbone=finetune")
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain values, as `config.json` holds them; the name of the method is in its section."""

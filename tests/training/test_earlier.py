@@ -106,12 +106,26 @@ def test_it_keeps_the_test_images_however_many_labels_there_are(photos: Path, tm
 def test_it_can_be_resumed_and_read_without_the_earlier_folder(photos: Path, tmp_path: Path):
     complete(start(settings(photos), tmp_path / "a"))
     label(photos, 2)
-    start(settings_from(tmp_path / "a", train__steps=4), tmp_path / "b")
+    whole = start(settings_from(tmp_path / "a", train__steps=4), tmp_path / "b")
+    next(whole.train())  # as if it was killed after the first step
     shutil.rmtree(tmp_path / "a")
-    (tmp_path / "b").rename(tmp_path / "moved")
+    shutil.copytree(tmp_path / "b", tmp_path / "moved")
     run = complete(resume(tmp_path / "moved"))
     assert run.finished
+    complete(whole)
+    assert run.folder.model.read_bytes() == whole.folder.model.read_bytes()
     assert load_for(run.settings.data, "nowhere").test_fingerprint == run.split.test_fingerprint
+
+
+def test_without_a_checkpoint_a_resumed_run_starts_from_the_earlier_one_again(photos: Path, tmp_path: Path):
+    earlier = complete(start(settings(photos), tmp_path / "a"))
+    label(photos, 2)
+    start(settings_from(tmp_path / "a"), tmp_path / "b")
+    again = resume(tmp_path / "b").state
+    assert torch.equal(again.online.classifier.weight, earlier.state.online.classifier.weight)
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(AggMatchError, match="Cannot start from"):
+        resume(tmp_path / "b")
 
 
 def test_a_test_folder_decides_what_is_tested(photos: Path, tmp_path: Path):

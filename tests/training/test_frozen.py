@@ -8,6 +8,7 @@ from tests.conftest import toy_settings
 
 from aggmatch.data import DataSet
 from aggmatch.errors import AggMatchError
+from aggmatch.evaluation import evaluate
 from aggmatch.inference.model import Snapshot, TrainedModel
 from aggmatch.methods import METHODS
 from aggmatch.runs.folder import RunFolder
@@ -122,6 +123,50 @@ def test_finetuning_keeps_the_statistics_that_came_with_the_weights(toy_data: Da
     assert run.state.average.fixed_norm
     with pytest.raises(InvalidValue, match=r"train\.batchnorm"):
         settings("fixmatch", train__batchnorm="fixed")
+
+
+def finetuned(**changes: object) -> RunSettings:
+    return settings("fixmatch", **{"train__backbone": "finetune", "train__linear_start": True, **changes})
+
+
+def test_finetuning_may_start_with_a_classifier_that_trained_itself(toy_data: DataSet, tmp_path: Path):
+    state, again, cold = (
+        start(finetuned(train__linear_start=linear), tmp_path / str(number), data=toy_data).state
+        for number, linear in enumerate((True, True, False))
+    )
+    accuracies = [evaluate(each.method, each.average, toy_data.test).accuracy for each in (state, cold)]
+    assert accuracies[0] > 90 > accuracies[1]
+    for network in (state.average, again.online):
+        assert all(
+            torch.equal(mine, other)
+            for mine, other in zip(network.parameters(), state.online.parameters(), strict=True)
+        )
+
+
+def test_a_resumed_run_does_not_start_linearly_again(
+    toy_data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    whole = complete(start(finetuned(), tmp_path / "whole", data=toy_data))
+    for _ in start(finetuned(), tmp_path / "halves", data=toy_data).train():
+        if RunFolder(tmp_path / "halves").checkpoints.exists():
+            break
+    monkeypatch.setattr("aggmatch.training.begin.start_linearly", None)
+    halves = complete(resume(tmp_path / "halves", data=toy_data, allow=[BACKBONE]))
+    assert whole.folder.model.read_bytes() == halves.folder.model.read_bytes()
+    later = start(finetuned(train__start_from=str(whole.folder.path)), tmp_path / "later", data=toy_data)
+    before = whole.state.average.classifier.weight
+    assert torch.equal(later.state.average.classifier.weight, before), "an earlier run comes first"
+
+
+def test_without_a_checkpoint_a_resumed_run_starts_linearly(toy_data: DataSet, tmp_path: Path):
+    expected = start(finetuned(), tmp_path / "run", data=toy_data).state.online.classifier.weight
+    found = resume(tmp_path / "run", data=toy_data, allow=[BACKBONE]).state.online.classifier.weight
+    assert torch.equal(found, expected)
+
+
+def test_only_finetuning_can_start_linearly():
+    with pytest.raises(InvalidValue, match=r"train\.linear_start must be false"):
+        settings("fixmatch", train__linear_start=True)
 
 
 def test_a_network_without_pretrained_weights_cannot_be_frozen(toy_data: DataSet, tmp_path: Path):

@@ -116,7 +116,7 @@ class FeatureStore:
         chosen: which of the distinct images. add: called with the number of further images. All batches have the same
         size, the last one with copies of an image: other sizes give slightly other numbers.
         """
-        size = batch_of(self.network, pixels)
+        size = batch_of(self.network, pixels.shape[-1])
         batches = [chosen[start : start + size] for start in range(0, len(chosen), size)]
 
         def embed(position: int) -> NDArray[np.float16]:
@@ -138,16 +138,16 @@ def seed_of(name: str, number: int, digest: np.void) -> int:
 
 def embed_all(network: Network, pixels: Tensor) -> Tensor:
     """Return the features of images (N, C, H, W) by the frozen backbone of a network, (N, D), on the CPU; no cache."""
-    batches, device = pixels.split(batch_of(network, pixels)), network.mean.device
+    batches, device = pixels.split(batch_of(network, pixels.shape[-1])), network.mean.device
     return torch.cat(
         in_parallel(lambda position: network.embed(batches[position].to(device)).cpu(), len(batches), device)
     )
 
 
-def batch_of(network: Network, pixels: Tensor) -> int:
-    """Return the number of images in a batch that suits the frozen backbone."""
+def batch_of(network: Network, side: int) -> int:
+    """Return the number of images of this side in a batch that suits a pretrained backbone."""
     most = 200 if network.mean.device.type == "cpu" else 8000
-    return images_at_once(max(pixels.shape[-1], network.side), most)
+    return images_at_once(max(side, network.side), most)
 
 
 def in_parallel(work: Callable[[int], Result], count: int, device: torch.device) -> list[Result]:

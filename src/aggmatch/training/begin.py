@@ -14,6 +14,7 @@ from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
 from aggmatch.training.earlier import check_files, check_unchanged, resumed_settings, stored_backbone, take_networks
+from aggmatch.training.linear_start import start_linearly
 from aggmatch.training.run import Run
 from aggmatch.training.trainer import Trainer
 
@@ -58,8 +59,7 @@ def start(
         on_read(data, split)
     earlier = RunFolder(Path(settings.train.start_from)) if settings.train.start_from else None
     state = Trainer(settings, data, split, device, stored_backbone(earlier) if earlier else None, processes)
-    if earlier:
-        take_networks(state, earlier, data.classes)
+    give_start(state, split)
     if processes.first:
         folder.create(split.encoded(), settings.to_dict())
     run = Run(settings, state.data, split, folder, state, new=processes.first)
@@ -116,9 +116,20 @@ def resume(
     run.keep_backbone()
     if latest is not None:
         run.restore(latest)
-    elif folder.metrics.exists() and not folder.summary.exists():
-        warnings.warn(f"{out} has no checkpoint; training starts again from step 0.", stacklevel=2)
+    elif not folder.summary.exists():
+        give_start(state, split)
+        if folder.metrics.exists():
+            warnings.warn(f"{out} has no checkpoint; training starts again from step 0.", stacklevel=2)
     return run
+
+
+def give_start(state: Trainer, split: Split) -> None:
+    """Set the networks of a run before its first step: to those of an earlier run, or with a self-trained classifier."""
+    train = state.settings.train
+    if train.start_from:
+        take_networks(state, RunFolder(Path(train.start_from)), state.data.classes)
+    elif train.linear_start:
+        start_linearly(state, split)
 
 
 def start_or_resume(settings: RunSettings, out: Path, *, download: bool = False) -> Run:

@@ -102,6 +102,8 @@ class Run:
         snapshots = {math.ceil(share * train.steps) for share in runtime.snapshots}.union(runtime.snapshot_steps)
         self.processes.check_same("the step to continue from", state.steps_done)
         with self.opened() as log, signals() as received:
+            if train.start_from and state.steps_done == 0:
+                self.save(log)  # the earlier run may be gone when this one is resumed
             pace = Pace(state.steps_done)
             while state.steps_done < train.steps:
                 self.step()
