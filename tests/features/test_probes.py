@@ -13,10 +13,11 @@ def clusters(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.eye(4)[labels] * 8 + noise, labels
 
 
-def test_separate_clusters_are_learned_by_both():
+def test_separate_clusters_are_learned_by_all():
     (train, truth), (test, wanted) = clusters(90, 0), clusters(60, 1)
     found = probe_accuracies(train, torch.arange(6), truth[:6], test, wanted)
-    assert found == {"logistic regression": pytest.approx(100, abs=3), "LabelSpreading": pytest.approx(100, abs=3)}
+    assert list(found) == ["logistic regression", "LabelSpreading", "self-training"]
+    assert min(found.values()) > 96
 
 
 def test_wrong_labels_are_learned_as_they_are_given():
@@ -33,4 +34,7 @@ def test_one_class_cannot_be_learned():
 def test_label_spreading_is_left_out_for_many_images(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("aggmatch.features.probes.MOST", 50)
     train, truth = clusters(90, 0)
-    assert set(probe_accuracies(train, torch.arange(6), truth[:6], train, truth)) == {"logistic regression"}
+    assert set(probe_accuracies(train, torch.arange(6), truth[:6], train, truth)) == {
+        "logistic regression",
+        "self-training",
+    }

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aggmatch.features.self_training import PENALTY, LinearClassifier, fit, self_trained, surest
+from aggmatch.features.self_training import PENALTY, LinearClassifier, drawn, fit, self_trained, surest
 
 
 def clusters(count: int, classes: int = 3, width: int = 20) -> tuple[Tensor, Tensor]:
@@ -74,3 +74,16 @@ def test_a_fit_equals_that_of_scikit_learn():
     learner.fit(features.double().numpy(), classes.numpy(), sample_weight=weight.double().numpy())
     expected = torch.from_numpy(learner.predict_proba(features.double().numpy())).float()
     torch.testing.assert_close(found, expected, atol=2e-3, rtol=0)
+
+
+def test_of_many_images_a_sample_is_drawn(monkeypatch: pytest.MonkeyPatch):
+    positions, labeled = torch.arange(5, 105), torch.tensor([7, 9])
+    assert drawn(positions, labeled).tolist() == [5, 6, 8, *range(10, 105)]
+    monkeypatch.setattr("aggmatch.features.self_training.MOST", 20)
+    sample = drawn(positions, labeled)
+    assert torch.equal(sample, drawn(positions, labeled))
+    assert len(sample.unique()) == 20
+    assert set(sample.tolist()) <= set(range(5, 105)) - {7, 9}
+    features, classes = clusters(100)
+    labeled = torch.tensor([0, 1, 100, 101, 200, 201])
+    assert right(self_trained(features, labeled, classes[labeled], 3), features, classes) > 0.8

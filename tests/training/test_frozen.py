@@ -40,7 +40,7 @@ def test_every_method_learns_on_frozen_features(method: str, toy_data: DataSet, 
     run = complete(start(settings(method, train__steps=4), tmp_path / "run", data=toy_data))
     summary = run.folder.result()
     assert summary is not None
-    assert set(summary["probes"]) == {"logistic regression", "LabelSpreading"}
+    assert set(summary["probes"]) == {"logistic regression", "LabelSpreading", "self-training"}
     model = TrainedModel.load(run.folder.path, allow=[BACKBONE])
     assert model.evaluate(toy_data).accuracy == pytest.approx(summary["accuracy"], abs=2)  # float16 in the cache
 

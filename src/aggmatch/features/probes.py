@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aggmatch.features.self_training import self_trained
+
 NEIGHBOURS = 15
 MOST = 20_000
 """Images above which LabelSpreading is left out: it would take minutes and gigabytes."""
@@ -19,7 +21,8 @@ def probe_accuracies(
 
     feature_ND: features of the training images. labeled, labels: positions of the labelled ones, (L,), and their given
     labels. test_MD, truth: features of the test images and their classes. `logistic regression` learns from the
-    labelled images alone, `LabelSpreading` also from their neighbours among the others.
+    labelled images alone, `LabelSpreading` also from their neighbours among the others, and `self-training` is logistic
+    regression that goes on to learn from its own predictions.
 
     Example: `probe_accuracies(features, split.labeled, split.labels, test_features, test.labels)`.
     """
@@ -42,4 +45,6 @@ def probe_accuracies(
         for name, (learner, values, targets) in learners.items():
             correct = learner.fit(values, targets).predict(test) == truth.numpy()
             accuracies[name] = 100 * float(correct.mean())
-    return accuracies
+    classifier = self_trained(feature_ND.float(), labeled, labels, int(labels.max()) + 1)
+    correct_M = classifier.logits(test_MD.float()).argmax(1) == truth
+    return accuracies | {"self-training": 100 * float(correct_M.float().mean())}

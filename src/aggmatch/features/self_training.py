@@ -1,4 +1,4 @@
-"""A linear classifier on features that learns from its own predictions, as the start of fine-tuning.
+"""A linear classifier on features that learns from its own predictions: the start of fine-tuning, and a rival.
 
 Shapes: N images, L labelled ones, D features, Y classes.
 """
@@ -18,6 +18,8 @@ PENALTY = 0.4
 LABEL_WEIGHT = 3.0
 """Weight of a labelled image; that of one with a predicted class is 1."""
 ITERATIONS = 60
+MOST = 4000
+"""Most images without a label to learn from; more would take longer and gain little."""
 
 
 class LinearClassifier(NamedTuple):
@@ -39,7 +41,8 @@ class LinearClassifier(NamedTuple):
 def self_trained(feature_ND: Tensor, labeled: Tensor, labels: Tensor, classes: int) -> LinearClassifier:
     """Return a linear classifier that learned from labels and, round by round, from more of its own predictions.
 
-    labeled, labels: positions of the labelled images, (L,), and their classes. classes: Y. Each round aligns the mean
+    labeled, labels: positions of the labelled images, (L,), and their classes. classes: Y. Of the other images, at most
+    4,000 are drawn. Each round aligns the mean
     prediction to the shares of the classes among the labels; then the surest images of each class count, in these
     shares. Features are standardised for learning; the result takes them as they are.
 
@@ -51,8 +54,7 @@ def self_trained(feature_ND: Tensor, labeled: Tensor, labels: Tensor, classes: i
     share_Y = labels.bincount(minlength=classes) / len(labels)
     weight_L = torch.full_like(labels, LABEL_WEIGHT, dtype=torch.float32)
     classifier = fit(standard_ND[labeled], labels, weight_L, classes)
-    free = torch.ones(len(feature_ND), dtype=torch.bool, device=labels.device).index_fill(0, labeled, False)
-    free_MD = standard_ND[free]
+    free_MD = standard_ND[drawn(torch.arange(len(feature_ND), device=labels.device), labeled)]
     for counted in torch.linspace(FIRST, LAST, ROUNDS).tolist() if len(free_MD) else ():
         probs_MY = classifier.logits(free_MD).softmax(1)
         probs_MY = F.normalize(probs_MY * share_Y / probs_MY.mean(0), p=1, dim=1)
@@ -63,6 +65,14 @@ def self_trained(feature_ND: Tensor, labeled: Tensor, labels: Tensor, classes: i
         classifier = fit(features, targets, weights, classes, classifier)
     weight_YD = classifier.weight / scale_D
     return LinearClassifier(weight_YD, classifier.bias - weight_YD @ mean_D)
+
+
+def drawn(index_M: Tensor, labeled: Tensor) -> Tensor:
+    """Return those of the positions that have no label, or a sample of them if there are many; always the same one."""
+    free = index_M[~torch.isin(index_M, labeled)]
+    if len(free) <= MOST:
+        return free
+    return free[torch.randperm(len(free), generator=torch.Generator().manual_seed(0))[:MOST].to(free.device)]
 
 
 def surest(probs_MY: Tensor, counts: list[int]) -> Tensor:

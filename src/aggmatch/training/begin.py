@@ -124,7 +124,7 @@ def resume(
 
 
 def give_start(state: Trainer, split: Split) -> None:
-    """Set the networks of a run before its first step: to those of an earlier run, or with a self-trained classifier."""
+    """Set the networks of a run before its first step: those of an earlier run, or with a self-trained classifier."""
     train = state.settings.train
     if train.start_from:
         take_networks(state, RunFolder(Path(train.start_from)), state.data.classes)

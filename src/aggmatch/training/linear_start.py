@@ -5,22 +5,15 @@ from torch import Tensor
 
 from aggmatch.data import Split
 from aggmatch.evaluation import evaluating
-from aggmatch.features.self_training import self_trained
+from aggmatch.features.self_training import drawn, self_trained
 from aggmatch.features.store import batch_of, in_parallel
 from aggmatch.progress import following
 from aggmatch.training.trainer import Trainer
 
-MOST = 4000
-"""Most images without a label that the classifier learns from; more would take longer and gain little."""
-
 
 def start_linearly(state: Trainer, split: Split) -> None:
     """Give both networks of a run that has not begun a classifier that trained itself on the features they have now."""
-    labeled = split.labeled.unique()
-    free = split.unlabeled[~torch.isin(split.unlabeled, labeled)]
-    generator = torch.Generator().manual_seed(state.settings.train.seed)
-    drawn = free[torch.randperm(len(free), generator=generator)[:MOST]]
-    features = features_at(state, torch.cat([split.labeled, drawn]))
+    features = features_at(state, torch.cat([split.labeled, drawn(split.unlabeled, split.labeled)]))
     positions = torch.arange(len(split.labeled), device=state.device)
     found = self_trained(features, positions, state.labels, state.online.classes)
     for name, value in found._asdict().items():
