@@ -59,6 +59,17 @@ def test_a_class_without_a_label_and_a_constant_feature_do_no_harm():
     assert not (found.logits(features).argmax(1) == 2).any()
 
 
+def test_it_learns_from_the_predictions_of_a_better_classifier():
+    features, classes = clusters(100)
+    labeled = torch.tensor([0, 100, 200])
+    before = LinearClassifier(torch.eye(3, 20), torch.zeros(3))
+    found = self_trained(features, labeled, classes[labeled], 3, before)
+    assert right(before, features, classes) > 0.99
+    assert right(found, features, classes) > max(
+        0.98, right(self_trained(features, labeled, labeled // 100, 3), features, classes)
+    )
+
+
 def test_the_surest_images_of_a_class_are_among_those_predicted_as_it():
     probs = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3], [0.2, 0.8]])
     assert surest(probs, [2, 2]).tolist() == [0, 2, 3]

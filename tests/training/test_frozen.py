@@ -1,12 +1,13 @@
 """Runs on cached features of a frozen backbone."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from tests.conftest import toy_settings
 
-from aggmatch.data import DataSet
+from aggmatch.data import DataSet, Images
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import evaluate
 from aggmatch.inference.model import Snapshot, TrainedModel
@@ -162,6 +163,24 @@ def test_without_a_checkpoint_a_resumed_run_starts_linearly(toy_data: DataSet, t
     expected = start(finetuned(), tmp_path / "run", data=toy_data).state.online.classifier.weight
     found = resume(tmp_path / "run", data=toy_data, allow=[BACKBONE]).state.online.classifier.weight
     assert torch.equal(found, expected)
+
+
+def test_finetuning_continues_what_a_run_learned_on_frozen_features(toy_data: DataSet, tmp_path: Path):
+    swapped = replace(toy_data, train=Images(toy_data.train.pixels, (toy_data.train.labels + 1) % 3))
+    earlier = complete(start(settings("supervised", train__steps=100), tmp_path / "frozen", data=swapped))
+    run = start(finetuned(train__start_from=str(earlier.folder.path)), tmp_path / "run", data=toy_data)
+    assert run.state.online.frozen is None
+    wrong = (toy_data.test.labels + 1) % 3
+    found = evaluate(run.state.method, run.state.average, Images(toy_data.test.pixels, wrong)).accuracy
+    assert found > 80, "of what the earlier run learned, and not of the labels that this one has"
+    complete(run)
+
+
+def test_predictions_of_a_method_of_its_own_give_no_classifier(toy_data: DataSet, tmp_path: Path):
+    earlier = complete(start(settings("paws", train__steps=4), tmp_path / "frozen", data=toy_data))
+    changed = {"train__backbone": "finetune", "train__linear_start": True, "train__steps": 2}
+    changed["train__start_from"] = str(earlier.folder.path)
+    complete(start(settings("paws", **changed), tmp_path / "run", data=toy_data))
 
 
 def test_only_finetuning_can_start_linearly():

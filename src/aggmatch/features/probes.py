@@ -46,5 +46,5 @@ def probe_accuracies(
             correct = learner.fit(values, targets).predict(test) == truth.numpy()
             accuracies[name] = 100 * float(correct.mean())
     classifier = self_trained(feature_ND.float(), labeled, labels, int(labels.max()) + 1)
-    correct_M = classifier.logits(test_MD.float()).argmax(1) == truth
-    return accuracies | {"self-training": 100 * float(correct_M.float().mean())}
+    correct = (classifier.logits(test_MD.float()).argmax(1) == truth).numpy()
+    return accuracies | {"self-training": 100 * float(correct.mean())}

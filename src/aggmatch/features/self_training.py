@@ -38,13 +38,15 @@ class LinearClassifier(NamedTuple):
         return F.linear(feature_ND, self.weight, self.bias)
 
 
-def self_trained(feature_ND: Tensor, labeled: Tensor, labels: Tensor, classes: int) -> LinearClassifier:
+def self_trained(
+    feature_ND: Tensor, labeled: Tensor, labels: Tensor, classes: int, before: LinearClassifier | None = None
+) -> LinearClassifier:
     """Return a linear classifier that learned from labels and, round by round, from more of its own predictions.
 
     labeled, labels: positions of the labelled images, (L,), and their classes. classes: Y. Of the other images, at most
-    4,000 are drawn. Each round aligns the mean
-    prediction to the shares of the classes among the labels; then the surest images of each class count, in these
-    shares. Features are standardised for learning; the result takes them as they are.
+    4,000 are drawn. Each round aligns the mean prediction to the shares of the classes among the labels; then the
+    surest images of each class count, in these shares. before: a better classifier, from whose predictions the result
+    learns in a single round. Features are standardised for learning; the result takes them as they are.
 
     Example: `self_trained(features, torch.tensor([0, 9]), torch.tensor([0, 1]), 2).logits(features)`.
     """
@@ -52,17 +54,19 @@ def self_trained(feature_ND: Tensor, labeled: Tensor, labels: Tensor, classes: i
     scale_D = feature_ND.std(0, correction=0).clamp(min=1e-3) * feature_ND.shape[1] ** 0.5
     standard_ND = (feature_ND - mean_D) / scale_D
     share_Y = labels.bincount(minlength=classes) / len(labels)
+    free_M = drawn(torch.arange(len(feature_ND), device=labels.device), labeled)
     weight_L = torch.full_like(labels, LABEL_WEIGHT, dtype=torch.float32)
     classifier = fit(standard_ND[labeled], labels, weight_L, classes)
-    free_MD = standard_ND[drawn(torch.arange(len(feature_ND), device=labels.device), labeled)]
-    for counted in torch.linspace(FIRST, LAST, ROUNDS).tolist() if len(free_MD) else ():
-        probs_MY = classifier.logits(free_MD).softmax(1)
+    logits_MY = classifier.logits(standard_ND[free_M]) if before is None else before.logits(feature_ND[free_M])
+    counted = torch.linspace(FIRST, LAST, ROUNDS).tolist() if before is None else [LAST]
+    for share in counted if len(free_M) else ():
+        probs_MY = logits_MY.softmax(1)
         probs_MY = F.normalize(probs_MY * share_Y / probs_MY.mean(0), p=1, dim=1)
-        sure = surest(probs_MY, (counted * len(free_MD) * share_Y).round().long().tolist())
-        features = torch.cat([standard_ND[labeled], free_MD[sure]])
+        sure = surest(probs_MY, (share * len(free_M) * share_Y).round().long().tolist())
         targets = torch.cat([labels, probs_MY[sure].argmax(1)])
         weights = torch.cat([weight_L, torch.ones(len(sure), device=labels.device)])
-        classifier = fit(features, targets, weights, classes, classifier)
+        classifier = fit(standard_ND[torch.cat([labeled, free_M[sure]])], targets, weights, classes)
+        logits_MY = classifier.logits(standard_ND[free_M])
     weight_YD = classifier.weight / scale_D
     return LinearClassifier(weight_YD, classifier.bias - weight_YD @ mean_D)
 
@@ -85,18 +89,11 @@ def surest(probs_MY: Tensor, counts: list[int]) -> Tensor:
     return torch.cat([order[class_M[order] == label][:count] for label, count in enumerate(counts)])
 
 
-def fit(
-    feature_BD: Tensor, label_B: Tensor, weight_B: Tensor, classes: int, before: LinearClassifier | None = None
-) -> LinearClassifier:
-    """Return the classifier with the lowest penalised cross-entropy, Σ w·CE + PENALTY·|W|²/2.
-
-    before: the classifier to begin from.
-    """
-    device = feature_BD.device
-    weight_YD = torch.zeros(classes, feature_BD.shape[1], device=device) if before is None else before.weight.clone()
-    bias_Y = torch.zeros(classes, device=device) if before is None else before.bias.clone()
-    parameters = [weight_YD.requires_grad_(), bias_Y.requires_grad_()]
-    optimizer = torch.optim.LBFGS(parameters, max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+def fit(feature_BD: Tensor, label_B: Tensor, weight_B: Tensor, classes: int) -> LinearClassifier:
+    """Return the classifier with the lowest penalised cross-entropy, Σ w·CE + PENALTY·|W|²/2."""
+    weight_YD = feature_BD.new_zeros(classes, feature_BD.shape[1]).requires_grad_()
+    bias_Y = feature_BD.new_zeros(classes).requires_grad_()
+    optimizer = torch.optim.LBFGS([weight_YD, bias_Y], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
     total = float(weight_B.sum())
 
     def loss() -> Tensor:

@@ -13,7 +13,14 @@ from aggmatch.errors import AggMatchError
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
-from aggmatch.training.earlier import check_files, check_unchanged, resumed_settings, stored_backbone, take_networks
+from aggmatch.training.earlier import (
+    check_files,
+    check_unchanged,
+    resumed_settings,
+    stored_backbone,
+    take_networks,
+    taken_classifier,
+)
 from aggmatch.training.linear_start import start_linearly
 from aggmatch.training.run import Run
 from aggmatch.training.trainer import Trainer
@@ -58,7 +65,8 @@ def start(
     if on_read:
         on_read(data, split)
     earlier = RunFolder(Path(settings.train.start_from)) if settings.train.start_from else None
-    state = Trainer(settings, data, split, device, stored_backbone(earlier) if earlier else None, processes)
+    frozen = stored_backbone(earlier) if earlier and settings.train.backbone == "frozen" else None
+    state = Trainer(settings, data, split, device, frozen, processes)
     give_start(state, split)
     if processes.first:
         folder.create(split.encoded(), settings.to_dict())
@@ -126,8 +134,11 @@ def resume(
 def give_start(state: Trainer, split: Split) -> None:
     """Set the networks of a run before its first step: those of an earlier run, or with a self-trained classifier."""
     train = state.settings.train
-    if train.start_from:
-        take_networks(state, RunFolder(Path(train.start_from)), state.data.classes)
+    earlier = RunFolder(Path(train.start_from)) if train.start_from else None
+    if earlier and train.backbone == "finetune" and earlier.backbone.exists():  # it learned on frozen features
+        start_linearly(state, split, taken_classifier(state, earlier))
+    elif earlier:
+        take_networks(state, earlier, state.data.classes)
     elif train.linear_start:
         start_linearly(state, split)
 

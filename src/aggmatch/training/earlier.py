@@ -14,8 +14,11 @@ from aggmatch.data import DataSet, is_own_images
 from aggmatch.data.images import UNKNOWN
 from aggmatch.data.splits import read_content
 from aggmatch.errors import AggMatchError
+from aggmatch.features.self_training import LinearClassifier
+from aggmatch.methods import Method
 from aggmatch.registry import absolute
 from aggmatch.runs import checkpoint as checkpoints
+from aggmatch.runs.checkpoint import Checkpoint
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings, parts_named
 from aggmatch.storage.files import digest_of
@@ -157,12 +160,7 @@ def take_networks(state: Trainer, folder: RunFolder, classes: tuple[str, ...]) -
     classes: of the new run. For a class that the stored one does not have, the classifier starts from random
     weights. The newest checkpoint is taken, or else the model.
     """
-    saved = checkpoints.load_newest(folder.checkpoints)
-    sections = ("online", "average")
-    if saved is None and folder.model.exists():
-        saved, sections = checkpoints.read(folder.model), ("network", "network")
-    if saved is None:
-        raise AggMatchError(f"Cannot start from {folder.path}: it has neither a checkpoint nor a model yet.")
+    saved, sections = newest(folder)
     before = tuple(saved.facts.get("classes", classes))
     if not set(before) & set(classes):
         raise AggMatchError(
@@ -180,6 +178,32 @@ def take_networks(state: Trainer, folder: RunFolder, classes: tuple[str, ...]) -
             f"Cannot start from {folder.path}: its networks do not fit {state.settings.model.name} with the method "
             f"{state.settings.method_name}. Start without it (train.start_from), or with the settings of that run."
         ) from error
+
+
+def taken_classifier(state: Trainer, folder: RunFolder) -> LinearClassifier | None:
+    """Return the classifier of the average network of a stored run on frozen features, for these features as they are.
+
+    None if it has other classes than the run that has not begun, or a method with predictions of its own.
+    """
+    saved, (_, section) = newest(folder)
+    tensors = saved.section(section)
+    same = tuple(saved.facts.get("classes", ())) == tuple(state.data.classes)
+    if not same or type(state.method).predict is not Method.predict:
+        return None
+    mean_D, deviation_D = tensors["backbone.mean"], tensors["backbone.deviation"]
+    weight_YD = tensors["classifier.weight"] / deviation_D
+    found = LinearClassifier(weight_YD, tensors["classifier.bias"] - weight_YD @ mean_D)
+    return LinearClassifier(*(tensor.to(state.device) for tensor in found))
+
+
+def newest(folder: RunFolder) -> tuple[Checkpoint, tuple[str, str]]:
+    """Return the newest checkpoint of a stored run, or else its model, and its sections of the two networks."""
+    saved = checkpoints.load_newest(folder.checkpoints)
+    if saved is not None:
+        return saved, ("online", "average")
+    if not folder.model.exists():
+        raise AggMatchError(f"Cannot start from {folder.path}: it has neither a checkpoint nor a model yet.")
+    return checkpoints.read(folder.model), ("network", "network")
 
 
 def take_classes(

@@ -5,17 +5,20 @@ from torch import Tensor
 
 from aggmatch.data import Split
 from aggmatch.evaluation import evaluating
-from aggmatch.features.self_training import drawn, self_trained
+from aggmatch.features.self_training import LinearClassifier, drawn, self_trained
 from aggmatch.features.store import batch_of, in_parallel
 from aggmatch.progress import following
 from aggmatch.training.trainer import Trainer
 
 
-def start_linearly(state: Trainer, split: Split) -> None:
-    """Give both networks of a run that has not begun a classifier that trained itself on the features they have now."""
+def start_linearly(state: Trainer, split: Split, before: LinearClassifier | None = None) -> None:
+    """Give both networks of a run that has not begun a classifier that trained itself on the features they have now.
+
+    before: see `self_trained`.
+    """
     features = features_at(state, torch.cat([split.labeled, drawn(split.unlabeled, split.labeled)]))
     positions = torch.arange(len(split.labeled), device=state.device)
-    found = self_trained(features, positions, state.labels, state.online.classes)
+    found = self_trained(features, positions, state.labels, state.online.classes, before)
     for name, value in found._asdict().items():
         same = state.processes.gather(value)[0] if state.processes.connected else value
         for network in (state.online, state.average):
