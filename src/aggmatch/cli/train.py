@@ -1,5 +1,6 @@
 """Commands for one run: train and evaluate; and list."""
 
+import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -210,6 +211,7 @@ def estimate_if_few_test_images(run: "Run", *, quiet: bool) -> None:
 
 def print_summary(run: "Run") -> None:
     """Print the result of a finished run and its folder."""
+    from aggmatch.data import is_own_images
     from aggmatch.runs.stats import FEW_TEST_IMAGES, at_least_as_good, median_of_last, wilson
 
     summary, records = run.folder.result(), run.folder.records()
@@ -235,6 +237,9 @@ def print_summary(run: "Run") -> None:
         say(f"On frozen features, with the same labels: {classic}.")
         if images >= FEW_TEST_IMAGES and (simpler := at_least_as_good(probes, accuracy)):
             say(f"{simpler} is at least as good here, and simpler: use it (docs/pretrained.md).")
+    if run.settings.train.backbone == "frozen" and is_own_images(run.settings.data.name):
+        command = f"aggmatch train --from {shlex.quote(str(run.folder.path))} --set train.backbone=finetune"
+        say(f"To train all layers from here, which takes minutes and is usually better: {command}")
     say(f"Run folder: {run.folder.path}")
 
 

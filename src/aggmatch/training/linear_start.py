@@ -32,7 +32,7 @@ def features_at(state: Trainer, index: Tensor) -> Tensor:
     batches = index.to(state.device).split(batch_of(network, images.shape[-1]))
     done = 0
 
-    with following(None, "Computing features", "images") as report, evaluating(network, threads=1):
+    with following(None, "Computing features", "images") as report, evaluating(network, state.threads):
 
         def features_of(number: int) -> Tensor:
             nonlocal done
