@@ -64,7 +64,8 @@ def test_the_first_images_to_label_are_of_different_classes(run, photos):
 def test_the_filled_in_table_trains_and_the_run_suggests_others_with_the_labels_so_far(run, photos):
     assert run("suggest", "photos", "-n", "12", *FROZEN)[0] == 0
     fill_in(Path("suggestions.csv"))
-    train(run, "photos", "--labels-file", "suggestions.csv", "--steps", "5", "--out", "first")
+    out, _ = train(run, "photos", "--labels-file", "suggestions.csv", "--steps", "5", "--out", "first")
+    assert "aggmatch train --from first --set train.backbone=finetune" in out
     code, out, err = run("suggest", "first", "-n", "4", "--out", "next/more", "--allow-code", BACKBONE)
     assert code == 0, err
     assert "aggmatch train --from first --labels-file next/more.csv" in out

@@ -26,7 +26,7 @@ from aggmatch.models.shared_norm import synchronize
 from aggmatch.models.target_only import BatchNorm
 from aggmatch.models.wide_resnet import WideResNet
 from aggmatch.settings import RunSettings
-from aggmatch.training.begin import resume, start
+from aggmatch.training.begin import give_start, resume, start
 from aggmatch.training.run import Stopped
 from aggmatch.training.trainer import Trainer
 from aggmatch.validate import InvalidValue
@@ -54,6 +54,10 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     "aggmatch, neighbours": ("aggmatch", NEIGHBOURS),
     "fixmatch, exact gradient": ("fixmatch", {"train__exact_gradient": True}),
     "aggmatch, frozen backbone": ("aggmatch", {"train__backbone": "frozen", "model__name": BACKBONE}),
+    "fixmatch, linear start": (
+        "fixmatch",
+        {"train__backbone": "finetune", "model__name": BACKBONE, "train__linear_start": True},
+    ),
 }
 """Name → method and changed settings."""
 
@@ -112,8 +116,10 @@ def toy() -> tuple[DataSet, Split]:
 
 def make_trainer(name: str, processes: Processes, **changes: object) -> Trainer:
     """The trainer of one of the cases."""
-    method, settings = CASES[name]
-    return Trainer(toy_settings(method, **settings | changes), *toy(), torch.device("cpu"), processes=processes)
+    (method, settings), (data, split) = CASES[name], toy()
+    trainer = Trainer(toy_settings(method, **settings | changes), data, split, torch.device("cpu"), processes=processes)
+    give_start(trainer, split)
+    return trainer
 
 
 def trained(name: str, processes: Processes, **changes: object) -> dict[str, Any]:
