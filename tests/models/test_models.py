@@ -72,9 +72,13 @@ def test_with_fixed_statistics_target_only_images_have_no_backward_pass(name):
     expected[:4].square().sum().backward()
     gradients = {name: parameter.grad for name, parameter in network.named_parameters()}
     network.zero_grad()
-    rows = []
+    rows: list[int] = []
+
+    def count(module: torch.nn.Module, inputs: object, outputs: tuple[torch.Tensor, ...]) -> None:
+        rows.append(len(outputs[0]))
+
     last = [module for module in network.backbone.modules() if isinstance(module, torch.nn.Conv2d)][-1]
-    last.register_full_backward_hook(lambda _, inputs, outputs: rows.append(len(outputs[0])))
+    last.register_full_backward_hook(count)
     logits = network(batch, 2).logits
     torch.testing.assert_close(logits, expected)
     logits.square().sum().backward()
