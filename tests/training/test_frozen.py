@@ -183,6 +183,22 @@ def test_predictions_of_a_method_of_its_own_give_no_classifier(toy_data: DataSet
     complete(start(settings("paws", **changed), tmp_path / "run", data=toy_data))
 
 
+@pytest.mark.parametrize(("method", "same"), [("supervised", True), ("fixmatch", False)])
+def test_a_method_that_learns_from_labels_alone_starts_from_them_alone(
+    method: str, same: bool, toy_data: DataSet, tmp_path: Path
+):
+    changed = settings(method, train__backbone="finetune", train__linear_start=True)
+    state = start(changed, tmp_path / "a", data=toy_data).state
+    pixels = toy_data.train.pixels.clone()
+    free = torch.ones(len(pixels), dtype=torch.bool)
+    free[state.labeled_index] = False
+    pixels[free] = 255 - pixels[free] // 2
+    other = replace(toy_data, train=Images(pixels, toy_data.train.labels))
+    found = start(changed, tmp_path / "b", data=other).state
+    assert torch.equal(found.labeled_index, state.labeled_index)
+    assert torch.equal(found.online.classifier.weight, state.online.classifier.weight) == same
+
+
 def test_only_finetuning_can_start_linearly():
     with pytest.raises(InvalidValue, match=r"train\.linear_start must be false"):
         settings("fixmatch", train__linear_start=True)

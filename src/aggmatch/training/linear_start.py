@@ -14,9 +14,10 @@ from aggmatch.training.trainer import Trainer
 def start_linearly(state: Trainer, split: Split, before: LinearClassifier | None = None) -> None:
     """Give both networks of a run that has not begun a classifier that trained itself on the features they have now.
 
-    before: see `self_trained`.
+    before: see `self_trained`. A method that learns from labels alone gets a classifier that did so too.
     """
-    features = features_at(state, torch.cat([split.labeled, drawn(split.unlabeled, split.labeled)]))
+    unlabeled = split.unlabeled if state.method.views.unlabeled else split.unlabeled[:0]
+    features = features_at(state, torch.cat([split.labeled, drawn(unlabeled, split.labeled)]))
     positions = torch.arange(len(split.labeled), device=state.device)
     found = self_trained(features, positions, state.labels, state.online.classes, before)
     for name, value in found._asdict().items():
