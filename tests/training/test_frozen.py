@@ -181,6 +181,20 @@ def test_predictions_of_a_method_of_its_own_give_no_classifier(toy_data: DataSet
     changed = {"train__backbone": "finetune", "train__linear_start": True, "train__steps": 2}
     changed["train__start_from"] = str(earlier.folder.path)
     complete(start(settings("paws", **changed), tmp_path / "run", data=toy_data))
+    found, expected = (
+        start(finetuned(train__start_from=earlier_run), tmp_path / name, data=toy_data).state.online.classifier.weight
+        for name, earlier_run in (("from", str(earlier.folder.path)), ("alone", None))
+    )
+    assert torch.equal(found, expected)
+
+
+def test_another_backbone_does_not_take_the_classifier(toy_data: DataSet, tmp_path: Path):
+    earlier = complete(start(settings("fixmatch", train__steps=4), tmp_path / "frozen", data=toy_data))
+    own = tmp_path / "wide.py"
+    wider = "    features = 6\n    forward = lambda self, x: torch.cat([Bands.forward(self, x)] * 2, 1)\n"
+    own.write_text(Path(BACKBONE.removesuffix(":Bands")).read_text() + "\n\nclass Wide(Bands):\n" + wider)
+    changed = finetuned(model__name=f"{own}:Wide", train__start_from=str(earlier.folder.path))
+    assert start(changed, tmp_path / "run", data=toy_data).state.online.classifier.weight.shape == (3, 6)
 
 
 @pytest.mark.parametrize(("method", "same"), [("supervised", True), ("fixmatch", False)])

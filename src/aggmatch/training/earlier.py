@@ -15,7 +15,7 @@ from aggmatch.data.images import UNKNOWN
 from aggmatch.data.splits import read_content
 from aggmatch.errors import AggMatchError
 from aggmatch.features.self_training import LinearClassifier
-from aggmatch.methods import Method
+from aggmatch.methods import METHODS, Method, load_method
 from aggmatch.registry import absolute
 from aggmatch.runs import checkpoint as checkpoints
 from aggmatch.runs.checkpoint import Checkpoint
@@ -183,12 +183,23 @@ def take_networks(state: Trainer, folder: RunFolder, classes: tuple[str, ...]) -
 def taken_classifier(state: Trainer, folder: RunFolder) -> LinearClassifier | None:
     """Return the classifier of the average network of a stored run on frozen features, for these features as they are.
 
-    None if it has other classes than the run that has not begun, or a method with predictions of its own.
+    None if it has other classes or another backbone than the run that has not begun, or if its method has predictions
+    of its own or is code that this run does not name, which is not imported.
     """
     saved, (_, section) = newest(folder)
-    tensors = saved.section(section)
-    same = tuple(saved.facts.get("classes", ())) == tuple(state.data.classes)
-    if not same or type(state.method).predict is not Method.predict:
+    tensors, stored, model = saved.section(section), folder.read_config(), state.settings.model
+    backbone = [stored["model"].get(name) for name in ("name", "weights", "side")]
+    if tuple(saved.facts.get("classes", ())) != state.data.classes or backbone != [
+        model.name,
+        model.weights,
+        model.side,
+    ]:
+        return None
+    method = stored["method"]["name"]
+    if (
+        method not in (state.settings.method_name, *METHODS.names())
+        or load_method(method).predict is not Method.predict
+    ):
         return None
     mean_D, deviation_D = tensors["backbone.mean"], tensors["backbone.deviation"]
     weight_YD = tensors["classifier.weight"] / deviation_D
