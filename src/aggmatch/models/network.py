@@ -80,6 +80,7 @@ class Network(nn.Module):
         self.classifier = nn.Linear(self.features, classes)
         nn.init.xavier_normal_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # faster, on CPUs too
         self.head = nn.Identity()
         self.processes: Processes | None = None
         """Those that share the work of a training pass; None if this process does it alone."""
@@ -149,8 +150,7 @@ class Network(nn.Module):
         x = self.embed(images) if self.frozen else self.normalized(images)
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
             options = (skipped,) if self.target_only else ()
-            channels_last = images.is_cuda and x.ndim == 4
-            output = self.backbone(x.contiguous(memory_format=torch.channels_last) if channels_last else x, *options)
+            output = self.backbone(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x, *options)
         return check_output(self.backbone, output, self.features, self.classes)
 
     def gathered(

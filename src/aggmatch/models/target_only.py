@@ -32,7 +32,15 @@ def convolve(layer: nn.Conv2d, x: Tensor, targets: int) -> Tensor:
         return layer(x)
     with torch.no_grad():
         constant = layer(x[-targets:])
-    return torch.cat([layer(x[:-targets]), constant])
+    return torch.cat([layer(with_rows(x, -targets)), constant])
+
+
+def with_rows(x: Tensor, rows: int) -> Tensor:
+    """Return x (N, C, H, W) with further images of zeros, or without its last images if `rows` is negative.
+
+    Unlike those of a slice, values and gradients keep the memory format; a mixture makes a step on a CPU slower.
+    """
+    return F.pad(x, (0,) * 7 + (rows,))
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -73,13 +81,11 @@ class SharedStatistics(torch.autograd.Function):
         """Return the gradients of x, which is 0 for target-only images, and of weight and bias."""
         x, weight, mean, inverse = ctx.saved_tensors
         gradient = gradients[0][: ctx.learned]
-        variance, own_mean = torch.var_mean(x.to(mean.dtype), (0, 2, 3), correction=0)
-        own_inverse = torch.rsqrt(variance + ctx.eps)
+        # Only the statistics of these images are needed, but on a CPU this is five times as fast as `var_mean`.
+        _, own_mean, own_inverse = torch.native_batch_norm(x, weight, None, None, None, True, 0.0, ctx.eps)
         ratio = inverse / own_inverse
         found, along, bias_found = torch.ops.aten.native_batch_norm_backward(
             gradient, x, weight * ratio, None, None, own_mean, own_inverse, True, ctx.eps, [True, True, True]
         )
         weight_found = ratio * along + inverse * (own_mean - mean) * bias_found
-        padded = gradient.new_zeros(ctx.batch, *x.shape[1:])
-        padded[: ctx.learned] = found
-        return padded, weight_found, bias_found, None, None
+        return with_rows(found, ctx.batch - ctx.learned), weight_found, bias_found, None, None

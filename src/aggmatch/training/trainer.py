@@ -142,8 +142,6 @@ class Trainer:
             shorten_memory(online, share * self.settings.train.steps)
         online.normalize_by(data.train.pixels)
         online.to(self.device)
-        if self.device.type == "cuda" or self.settings.train.backbone == "finetune":  # depthwise layers need it on CPUs
-            online.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         average = copy.deepcopy(online).requires_grad_(False)
         for network in (online, average):
             network.divide(self.processes, synchronized=self.settings.train.batchnorm == "sync")
