@@ -22,14 +22,13 @@ from PIL import Image
 from aggmatch import load
 from aggmatch.features.accuracy import judge
 from aggmatch.features.active import suggest
-from aggmatch.inference.pool import pretrained_store
 from aggmatch.page.worker import make_result, read_pixels, settings_of
 from aggmatch.storage.annotations import encode, label_event
 from aggmatch.storage.files import write_atomically
 from aggmatch.tables import Table
 from aggmatch.training.begin import start
 from aggmatch.training.crossval import cross_validate
-from aggmatch.training.inputs import FeatureInputs
+from aggmatch.training.inputs import FeatureInputs, pretrained_store
 
 RESULTS = Path(__file__).parents[1] / "results/active/estimate.json"
 BUDGETS = (20, 40, 60, 80, 100, 130, 160)
@@ -71,7 +70,7 @@ def simulate(classes: int, data_dir: str, seed: int) -> Iterator[dict[str, Any]]
             assert isinstance(run.state.inputs, FeatureInputs)
             features = run.state.inputs.plain.cpu()
             result = make_result(run, features)
-            unseen = cross_validate(run, features, lambda done, total: None)
+            unseen = cross_validate(run, lambda done, total: None)
             given = dict(zip(run.split.labeled.tolist(), run.split.labels.tolist(), strict=True))
             free = [position for position in range(len(result.names)) if position not in given]
             guessed = [result.classes[k] for k in result.probs[free].argmax(1)]

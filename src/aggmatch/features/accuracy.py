@@ -49,7 +49,7 @@ def judge(
     feature_ND: of all images. probs_NY: predictions of the model. unseen: position → class probabilities (Y,) by a
     model that did not see the label of this image; at least one. given: position → label, of all labelled images.
 
-    Example: `judge(features, probs, cross_validate(run, features, progress), {0: 1, 7: 0}).accuracy`.
+    Example: `judge(features, probs, cross_validate(run, progress), {0: 1, 7: 0}).accuracy`.
     """
     places = list(unseen)
     predicted_LY = np.stack([unseen[place] for place in places])

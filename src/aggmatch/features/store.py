@@ -4,6 +4,7 @@ Shapes: N images, V views of one kind, D features.
 """
 
 import hashlib
+import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from aggmatch.augment.views import Augmenter
 from aggmatch.devices import computing_on
@@ -60,7 +61,8 @@ class FeatureStore:
         self.cache = RowCache(Cache(cache_folder(cache_dir) / "features"))
         self.device = network.mean.device
         norm = [*network.mean.flatten().tolist(), *network.deviation.flatten().tolist()]
-        self.origin = (VERSION, digest_of(network.frozen), network.side, network.mixed, norm, self.device.type)
+        weights, code = digest_of(network.frozen), source_of(network.frozen)
+        self.origin = (VERSION, weights, code, network.side, network.mixed, norm, self.device.type)
 
     def views(self, pixels: Tensor, counts: dict[str, int], progress: Progress | None = None) -> dict[str, Tensor]:
         """Return the features of several views of each image.
@@ -129,6 +131,15 @@ class FeatureStore:
             return features
 
         return np.concatenate(in_parallel(embed, len(batches), self.device))
+
+
+def source_of(backbone: nn.Module) -> str:
+    """Return the name of the class of a backbone and a hash of its source: equal weights may compute others."""
+    try:
+        source = inspect.getsource(type(backbone))
+    except (OSError, TypeError):  # typed into a console
+        source = ""
+    return f"{type(backbone).__qualname__} {hashlib.blake2b(source.encode(), digest_size=8).hexdigest()}"
 
 
 def seed_of(name: str, number: int, digest: np.void) -> int:

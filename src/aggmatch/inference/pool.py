@@ -10,23 +10,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from aggmatch.augment.views import Augmenter
 from aggmatch.config import Changes
 from aggmatch.data import DataSet, Images, Split, is_own_images
 from aggmatch.data.images import UNKNOWN
 from aggmatch.data.own.images import read_unsorted
 from aggmatch.data.registry import has_test_folder
 from aggmatch.data.splits import read_content
-from aggmatch.devices import choose_device, computes_in_bfloat16
 from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import predict
-from aggmatch.features.store import FeatureStore
 from aggmatch.inference.model import Snapshot, TrainedModel, learned_features
-from aggmatch.models import Network, build_network
 from aggmatch.models.pretrained import HINT
-from aggmatch.models.registry import load_backbone
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
+from aggmatch.training.inputs import pretrained_store, store_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,22 +77,6 @@ def pool_of_folder(settings: RunSettings) -> Pool:
     labeled = (images.labels != UNKNOWN).nonzero()[:, 0]
     features = pretrained_store(settings, images.pixels).plain(images.pixels)
     return Pool(settings, images, classes, labeled, images.labels[labeled], features.float())
-
-
-def pretrained_store(settings: RunSettings, pixels: Tensor) -> FeatureStore:
-    """Return the store of features of the pretrained backbone that the settings name."""
-    model = settings.model
-    network = build_network(model.name, channels=pixels.shape[1], classes=2, use="frozen", side=model.side)
-    load_backbone(network, "frozen", model)
-    network.normalize_by(pixels)
-    device = choose_device(settings.runtime.device)
-    network.mixed = computes_in_bfloat16(settings.train.precision, device)  # as in a run, which finds the features
-    return store_of(network.to(device), settings, mirror=True)
-
-
-def store_of(network: Network, settings: RunSettings, *, mirror: bool) -> FeatureStore:
-    """Return the store of features of a network's frozen backbone."""
-    return FeatureStore(network, Augmenter(settings.views, mirror=mirror), settings.runtime.cache_dir)
 
 
 def pool_of_run(

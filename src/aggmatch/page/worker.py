@@ -27,7 +27,6 @@ from aggmatch.evaluation import predict
 from aggmatch.features.accuracy import judge
 from aggmatch.features.active import find_doubts, suggest
 from aggmatch.features.store import PLAIN
-from aggmatch.inference.pool import pretrained_store
 from aggmatch.methods import load_method
 from aggmatch.methods.base import Explainer
 from aggmatch.page.estimate import Estimate
@@ -40,7 +39,7 @@ from aggmatch.storage.files import cache_folder
 from aggmatch.tables import duration
 from aggmatch.training.begin import start
 from aggmatch.training.crossval import FEWEST, cross_validate, gain_of_doubling
-from aggmatch.training.inputs import FeatureInputs
+from aggmatch.training.inputs import FeatureInputs, pretrained_store
 from aggmatch.training.run import Run
 
 PAUSE = 0.25
@@ -180,7 +179,7 @@ def explain_all(run: Run, inputs: Tensor, explainer: Explainer) -> dict[str, NDA
 def check(run: Run, result: Result, features: Tensor, folder: Round, history: Path, status: Status) -> None:
     """Estimate the accuracy and look for wrong labels, both with predictions by models that did not see the label."""
     report = status.stage("Estimating the accuracy")
-    unseen = cross_validate(run, features, report)
+    unseen = cross_validate(run, report)
     probs, labeled, labels = result.probs.copy(), run.split.labeled, run.split.labels
     for position, row in unseen.items():
         probs[position] = row

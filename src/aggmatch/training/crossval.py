@@ -1,4 +1,4 @@
-"""Cross-validation on frozen features: the accuracy on images without a label, and what more labels would bring.
+"""Cross-validation on a pretrained backbone: the accuracy on images without a label, and what more labels would bring.
 
 Shapes: N images, L labelled images, D features, Y classes.
 """
@@ -11,12 +11,14 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aggmatch.data import Split
+from aggmatch.data import DataSet, Split
 from aggmatch.evaluation import predict
 from aggmatch.features.accuracy import Judged, judge
+from aggmatch.features.self_training import drawn
 from aggmatch.models.network import Standardize
 from aggmatch.progress import Progress, following
-from aggmatch.training.inputs import FeatureInputs, Inputs
+from aggmatch.training.inputs import FeatureInputs, Inputs, pretrained_store
+from aggmatch.training.linear_start import start_linearly
 from aggmatch.training.optim import copy_buffers
 from aggmatch.training.run import Run
 from aggmatch.training.trainer import Trainer
@@ -32,21 +34,23 @@ FEWEST_FOR_GAIN = 50
 
 
 class Again(Trainer):
-    """Trains on fewer labels of a run, with the features that the run has in memory."""
+    """Trains on fewer labels of a run: on the features that it has in memory, or from the pretrained backbone again."""
 
-    def __init__(self, run: Run, split: Split, features: Tensor) -> None:
+    def __init__(self, run: Run, split: Split) -> None:
         self.known = run.state.inputs
-        self.fitted = features
         steps = max(run.settings.train.steps // SHARE, 1)
         settings = dataclasses.replace(run.settings, train=dataclasses.replace(run.settings.train, steps=steps))
-        frozen = run.state.online.frozen
-        assert frozen is not None, "cross-validation needs a frozen backbone"
-        super().__init__(settings, run.data, split, run.state.device, frozen.state_dict())
+        frozen = run.state.online.frozen.state_dict() if run.state.online.frozen else None
+        super().__init__(settings, run.data, split, run.state.device, frozen)
+        if settings.train.linear_start:
+            start_linearly(self, split)
 
-    def build_inputs(self, data: object, split: Split) -> Inputs:
-        """Return the inputs of the run; only the standardisation belongs to the new networks."""
+    def build_inputs(self, data: DataSet, split: Split) -> Inputs:
+        """Return frozen features of the run, whose standardisation belongs to the new networks, or images."""
+        if not isinstance(self.known, FeatureInputs):
+            return super().build_inputs(data, split)
         assert isinstance(self.online.backbone, Standardize)
-        self.online.backbone.fit(self.fitted)
+        self.online.backbone.fit(self.known.plain)
         copy_buffers(self.average, self.online)
         return self.known
 
@@ -54,30 +58,32 @@ class Again(Trainer):
 def estimate_accuracy(run: Run, progress: Progress | None = None) -> Judged | None:
     """Return the accuracy of a trained run on its images without a label, estimated from the labelled ones.
 
-    progress: see `following`. None without a frozen backbone, and if fewer than five labels can be left out. It takes
-    5 / 3 of the time of the training.
+    progress: see `following`. None without a pretrained backbone, and if fewer than five labels can be left out. It
+    takes 5 / 3 of the time of the training. Of many images without a label, a sample is judged.
 
     Example: `estimate_accuracy(run).accuracy`, in percent, after `run.train()`.
     """
-    inputs, state, split = run.state.inputs, run.state, run.split
-    if not isinstance(inputs, FeatureInputs):
+    split, labels = run.split, run.split.labels.tolist()
+    if run.settings.train.backbone == "scratch" or sum(map(len, assign_folds(split.labels))) < FEWEST:
         return None
-    features = inputs.plain.cpu()
     with following(progress, "Estimating the accuracy", "steps") as report:
-        unseen = cross_validate(run, features, report)
-    if len(unseen) < FEWEST:
-        return None
-    with torch.no_grad():
-        state.method.prepare(state.evaluated.eval(), inputs.plain[split.labeled], state.labels)
-    probs = predict(state.method, state.evaluated, features, threads=state.threads).numpy()
-    given = dict(zip(split.labeled.tolist(), split.labels.tolist(), strict=True))
-    return judge(features, probs, unseen, given)
+        unseen = cross_validate(run, report)
+    index = torch.cat([split.labeled, drawn(split.unlabeled, split.labeled)])
+    inputs = run.state.inputs
+    if isinstance(inputs, FeatureInputs):
+        features = inputs.plain[index].cpu()
+    else:
+        pixels = run.data.train.pixels
+        features = pretrained_store(run.settings, pixels, run.state.device).plain(pixels[index]).float()
+    row = {position: number for number, position in enumerate(split.labeled.tolist())}
+    known = {row[position]: probs for position, probs in unseen.items()}
+    return judge(features, predictions(run.state, index), known, dict(enumerate(labels)))
 
 
-def cross_validate(run: Run, features: Tensor, progress: Progress) -> dict[int, NDArray[np.float32]]:
+def cross_validate(run: Run, progress: Progress) -> dict[int, NDArray[np.float32]]:
     """Return position → class probabilities (Y,) of labelled images, by models that learned from the others.
 
-    features: (N, D). The only label of a class is never left out. Empty if no class has two labels.
+    The only label of a class is never left out. Empty if no class has two labels.
     """
     folds = [fold for fold in assign_folds(run.split.labels) if len(fold)]
     found: dict[int, NDArray[np.float32]] = {}
@@ -85,18 +91,24 @@ def cross_validate(run: Run, features: Tensor, progress: Progress) -> dict[int, 
         kept = torch.ones(len(run.split.labels), dtype=torch.bool)
         kept[fold] = False
         split = dataclasses.replace(run.split, labeled=run.split.labeled[kept], labels=run.split.labels[kept])
-        trainer = Again(run, split, features)
+        trainer = Again(run, split)
         steps = trainer.settings.train.steps
         for step in range(steps):
             trainer.step()
             progress(number * steps + step + 1, len(folds) * steps)
         left_out = run.split.labeled[fold]
-        method = trainer.method
-        with torch.no_grad():
-            method.prepare(trainer.evaluated.eval(), features[split.labeled].to(trainer.device), trainer.labels)
-        probs = predict(method, trainer.evaluated, features[left_out], threads=trainer.threads).numpy()
-        found |= dict(zip(left_out.tolist(), probs, strict=True))
+        found |= dict(zip(left_out.tolist(), predictions(trainer, left_out), strict=True))
+        trainer.release()
     return found
+
+
+@torch.no_grad()
+def predictions(trainer: Trainer, index_B: Tensor) -> NDArray[np.float32]:
+    """Return the class probabilities of training images by the evaluated network, (B, Y)."""
+    method, network, images = trainer.method, trainer.evaluated.eval(), trainer.inputs.plain
+    method.prepare(network, images[trainer.labeled_index], trainer.labels)
+    probs: NDArray[np.float32] = predict(method, network, images[index_B], threads=trainer.threads).numpy()
+    return probs
 
 
 def gain_of_doubling(feature_LD: Tensor, labels: Tensor) -> float | None:

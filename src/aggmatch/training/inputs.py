@@ -12,9 +12,13 @@ from torch import Tensor
 from aggmatch.augment.views import Augmenter
 from aggmatch.data import DataSet, Images, Split
 from aggmatch.data.rows import Rows, copy_rows, rows_of
+from aggmatch.devices import choose_device, computes_in_bfloat16
 from aggmatch.features.store import PLAIN, Features, FeatureStore
 from aggmatch.methods import TrainingImages, Views
+from aggmatch.models import Network, build_network
 from aggmatch.models.network import Standardize
+from aggmatch.models.registry import load_backbone
+from aggmatch.settings import RunSettings
 from aggmatch.training.place import Place
 
 
@@ -122,3 +126,22 @@ class FeatureInputs:
             return feature_BD
         kept_BD = torch.rand(feature_BD.shape, generator=generator, device=device) >= self.dropout
         return self.mean + (feature_BD - self.mean) * kept_BD / (1 - self.dropout)
+
+
+def pretrained_store(settings: RunSettings, pixels: Tensor, device: torch.device | None = None) -> FeatureStore:
+    """Return the store of features of the pretrained backbone that the settings name, before any fine-tuning.
+
+    pixels: training images. device: where it computes; None for the one of the settings.
+    """
+    model = settings.model
+    network = build_network(model.name, channels=pixels.shape[1], classes=2, use="frozen", side=model.side)
+    load_backbone(network, "frozen", model)
+    network.normalize_by(pixels)
+    device = device or choose_device(settings.runtime.device)
+    network.mixed = computes_in_bfloat16(settings.train.precision, device)  # as in a run, which finds the features
+    return store_of(network.to(device), settings, mirror=True)
+
+
+def store_of(network: Network, settings: RunSettings, *, mirror: bool) -> FeatureStore:
+    """Return the store of features of a network's frozen backbone."""
+    return FeatureStore(network, Augmenter(settings.views, mirror=mirror), settings.runtime.cache_dir)

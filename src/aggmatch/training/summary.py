@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any
 from aggmatch.devices import provenance
 from aggmatch.evaluation import Evaluation
 from aggmatch.features.probes import probe_accuracies
-from aggmatch.features.store import embed_all
-from aggmatch.models import Network, build_network
-from aggmatch.models.registry import load_backbone
 from aggmatch.runs.stats import median_of_last
 from aggmatch.storage.files import digest
-from aggmatch.training.inputs import FeatureInputs
+from aggmatch.training.inputs import FeatureInputs, pretrained_store
 
 if TYPE_CHECKING:
     from aggmatch.training.run import Run
@@ -52,27 +49,14 @@ def summarize(run: "Run", final: Evaluation) -> dict[str, Any]:
 
 
 def probe(run: "Run") -> dict[str, float]:
-    """Return the test accuracies of classic learners on features of the pretrained backbone and the same labels.
-
-    Fine-tuning has changed that backbone, so that its features are computed here.
-    """
-    inputs, split = run.state.inputs, run.split
+    """Return the test accuracies of classic learners on features of the pretrained backbone and the same labels."""
+    inputs, split, pixels = run.state.inputs, run.split, run.data.train.pixels
     if isinstance(inputs, FeatureInputs):
         train, test = inputs.plain.cpu(), inputs.test.inputs
     else:
-        network = pretrained_network(run)
-        train, test = (embed_all(network, images.pixels) for images in (run.data.train, run.data.test))
+        store = pretrained_store(run.settings, pixels, run.state.device)
+        train, test = store.plain(pixels), store.plain(run.data.test.pixels)
     return probe_accuracies(train, split.labeled, split.labels, test, run.data.test.labels)
-
-
-def pretrained_network(run: "Run") -> Network:
-    """Return a network with the frozen backbone that a run started from."""
-    model, online = run.settings.model, run.state.online
-    network = build_network(model.name, channels=online.channels, classes=online.classes, use="frozen", side=model.side)
-    load_backbone(network, "frozen", model)
-    network.normalize_by(run.data.train.pixels)
-    network.mixed = online.mixed
-    return network.to(run.state.device)
 
 
 def accuracy_by_class(classes: Sequence[str], final: Evaluation) -> dict[str, float]:

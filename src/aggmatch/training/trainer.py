@@ -21,7 +21,6 @@ from aggmatch.devices import (
 )
 from aggmatch.distributed import Processes
 from aggmatch.errors import AggMatchError
-from aggmatch.features.store import FeatureStore
 from aggmatch.functional import score_pseudo_labels
 from aggmatch.methods import Batch, Method, StepResult, TrainingSet, build_modules
 from aggmatch.models import Network, shorten_memory
@@ -31,7 +30,7 @@ from aggmatch.settings import RunSettings
 from aggmatch.training.ahead import ReadAhead
 from aggmatch.training.cuda_graph import Captured
 from aggmatch.training.division import check_batches, shared_tensors
-from aggmatch.training.inputs import FeatureInputs, ImageInputs, Inputs
+from aggmatch.training.inputs import FeatureInputs, ImageInputs, Inputs, store_of
 from aggmatch.training.meters import Meters
 from aggmatch.training.optim import SGD, average_decay, copy_buffers, learning_rate, update_average
 from aggmatch.training.place import choose_place, put_images
@@ -149,10 +148,10 @@ class Trainer:
 
     def build_inputs(self, data: DataSet, split: Split) -> Inputs:
         """Make what the networks take; features of a frozen backbone are computed now, or found in the cache."""
-        augment = Augmenter(self.settings.views, mirror=data.mirror)
         if self.online.frozen is None:
+            augment = Augmenter(self.settings.views, mirror=data.mirror)
             return ImageInputs(data, split, augment, self.device, self.place)
-        store = FeatureStore(self.online, augment, self.settings.runtime.cache_dir)
+        store = store_of(self.online, self.settings, mirror=data.mirror)
         inputs = FeatureInputs(store, data, split, self.method.views)
         copy_buffers(self.average, self.online)  # mean and deviation of the features
         return inputs
