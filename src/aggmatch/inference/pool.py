@@ -22,9 +22,9 @@ from aggmatch.errors import AggMatchError
 from aggmatch.evaluation import predict
 from aggmatch.features.store import FeatureStore
 from aggmatch.inference.model import Snapshot, TrainedModel, learned_features
-from aggmatch.models import Network, build_network
+from aggmatch.models import Network
 from aggmatch.models.pretrained import HINT
-from aggmatch.models.registry import load_backbone
+from aggmatch.models.registry import pretrained_network
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
 
@@ -85,12 +85,9 @@ def pool_of_folder(settings: RunSettings) -> Pool:
 
 def pretrained_store(settings: RunSettings, pixels: Tensor) -> FeatureStore:
     """Return the store of features of the pretrained backbone that the settings name."""
-    model = settings.model
-    network = build_network(model.name, channels=pixels.shape[1], classes=2, use="frozen", side=model.side)
-    load_backbone(network, "frozen", model)
-    network.normalize_by(pixels)
     device = choose_device(settings.runtime.device)
-    network.mixed = computes_in_bfloat16(settings.train.precision, device)  # as in a run, which finds the features
+    mixed = computes_in_bfloat16(settings.train.precision, device)  # as in a run, which finds the features
+    network = pretrained_network(settings.model, pixels, classes=2, mixed=mixed)
     return store_of(network.to(device), settings, mirror=True)
 
 

@@ -86,6 +86,18 @@ def load_backbone(
         freeze(network.frozen, stored)
 
 
+def pretrained_network(model: ModelSettings, pixels: Tensor, *, classes: int, mixed: bool) -> Network:
+    """Return a network that computes features of images like these, (N, C, H, W), by a frozen pretrained backbone.
+
+    classes: Y, which a backbone of your own may depend on. mixed: whether it computes in bfloat16.
+    """
+    network = build_network(model.name, channels=pixels.shape[1], classes=classes, use="frozen", side=model.side)
+    load_backbone(network, "frozen", model)
+    network.normalize_by(pixels)
+    network.mixed = mixed
+    return network
+
+
 def build_backbone(name: str, channels: int, classes: int) -> nn.Module:
     """Return a backbone with random weights, or with pretrained ones if it loads them itself."""
     family, *numbers = name.split("-")

@@ -8,8 +8,7 @@ from aggmatch.devices import provenance
 from aggmatch.evaluation import Evaluation
 from aggmatch.features.probes import probe_accuracies
 from aggmatch.features.store import embed_all
-from aggmatch.models import Network, build_network
-from aggmatch.models.registry import load_backbone
+from aggmatch.models.registry import pretrained_network
 from aggmatch.runs.stats import median_of_last
 from aggmatch.storage.files import digest
 from aggmatch.training.inputs import FeatureInputs
@@ -60,19 +59,10 @@ def probe(run: "Run") -> dict[str, float]:
     if isinstance(inputs, FeatureInputs):
         train, test = inputs.plain.cpu(), inputs.test.inputs
     else:
-        network = pretrained_network(run)
+        model, pixels, online = run.settings.model, run.data.train.pixels, run.state.online
+        network = pretrained_network(model, pixels, classes=online.classes, mixed=online.mixed).to(run.state.device)
         train, test = (embed_all(network, images.pixels) for images in (run.data.train, run.data.test))
     return probe_accuracies(train, split.labeled, split.labels, test, run.data.test.labels)
-
-
-def pretrained_network(run: "Run") -> Network:
-    """Return a network with the frozen backbone that a run started from."""
-    model, online = run.settings.model, run.state.online
-    network = build_network(model.name, channels=online.channels, classes=online.classes, use="frozen", side=model.side)
-    load_backbone(network, "frozen", model)
-    network.normalize_by(run.data.train.pixels)
-    network.mixed = online.mixed
-    return network.to(run.state.device)
 
 
 def accuracy_by_class(classes: Sequence[str], final: Evaluation) -> dict[str, float]:
