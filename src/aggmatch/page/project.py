@@ -15,7 +15,7 @@ from aggmatch.page.estimate import advice
 from aggmatch.page.index import Index, Thumbnails, image_id
 from aggmatch.page.lists import Lists
 from aggmatch.page.rounds import Rounds
-from aggmatch.storage.annotations import NOT_SURE, SKIPPED, Annotations, Event, class_name, label_event
+from aggmatch.storage.annotations import NOT_SURE, SKIPPED, Annotations, Event, class_name, label_events
 from aggmatch.storage.files import cache_folder, check_writable, make_folder
 from aggmatch.tables import plural
 
@@ -164,18 +164,16 @@ class Project:
     def import_labels(self) -> None:
         """Take over the labels of a table or of folders of classes."""
         with self.lock:
-            by_class: dict[str, list[str]] = {}
+            found: dict[Path, str] = {}
             if self.importable() == TABLE:
                 table = self.root / TABLE
                 files = [self.root / name for name in self.index.names.values()]
-                for file, name in labels_of(read_labels(table), files, self.root, table).items():
-                    by_class.setdefault(name, []).append(file.relative_to(self.root).as_posix())
+                found = labels_of(read_labels(table), files, self.root, table)
             elif self.importable():
                 names = folders_of_classes(self.root, training_root(self.root))
-                for file, number in list_labeled(training_root(self.root), names):
-                    by_class.setdefault(names[number], []).append(file.relative_to(self.root).as_posix())
-            for name, members in by_class.items():
-                self.write(label_event(members, name))
+                found = {file: names[number] for file, number in list_labeled(training_root(self.root), names)}
+            for event in label_events({file.relative_to(self.root).as_posix(): name for file, name in found.items()}):
+                self.write(event)
 
     # Training -----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 from aggmatch.errors import AggMatchError
 from aggmatch.page.estimate import Estimate
 from aggmatch.page.result import Doubtful, Result, Round, read_json, write_json
-from aggmatch.storage.annotations import State, encode, label_event
+from aggmatch.storage.annotations import State, encode, label_events
 from aggmatch.storage.files import make_folder, write_atomically
 
 KEPT = 3
@@ -109,11 +109,7 @@ class Rounds:
             return
         number = max((folder.number for folder in self.folders()), default=0) + 1
         folder = Round(make_folder(self.out / f"{number:04d}"))
-        by_class: dict[str, list[str]] = {}
-        for file, name in state.labels.items():
-            by_class.setdefault(name, []).append(file)
-        events = b"".join(encode(label_event(files, name)) for name, files in by_class.items())
-        write_atomically(folder.labels, events)
+        write_atomically(folder.labels, b"".join(map(encode, label_events(state.labels))))
         self.begin("train", folder, len(state.labels), {"images": images, "history": str(self.history_file)})
 
     def begin(self, kind: str, folder: Round, labels: int, more: Mapping[str, Any]) -> None:
