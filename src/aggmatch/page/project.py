@@ -250,7 +250,6 @@ class Project:
             "progress": self.rounds.progress(),
             "failure": self.rounds.failure,
             "every": self.train_every,
-            "new": len(self.notes.state.labels) - self.trained_at,
             "trained": bool(result),
             "labeled": result.labeled if result else 0,
             "classes": list(dict.fromkeys(self.lists.model_classes())),
