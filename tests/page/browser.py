@@ -60,8 +60,7 @@ class Browser:
             answer = self.receive(end - time.monotonic())
             if answer is not None and answer.get("id") == self.number:
                 assert "error" not in answer, (method, answer["error"])
-                result: dict[str, Any] = answer["result"]
-                return result
+                return answer["result"]
         raise TimeoutError(method)
 
     def receive(self, patience: float) -> dict[str, Any] | None:

@@ -272,8 +272,7 @@ class Method(nn.Module, Generic[C]):
 
     def predict(self, network: Network, images: Tensor) -> Tensor:
         """Return class probabilities, (B, Y), of images (B, C, H, W) uint8; `network` is in evaluation mode."""
-        probs: Tensor = network(images).logits.softmax(-1)
-        return probs
+        return network(images).logits.softmax(-1)
 
     def explainer(self) -> Explainer | None:
         """Return what explains pseudo labels by the current memory; None unless `explains`."""

@@ -209,8 +209,7 @@ class Rounds:
         """Return the paths of the images that teach most."""
         if self.result and self.result.order:
             return [self.result.names[position] for position in self.result.order]
-        names: list[str] = (read_json(self.suggestions) or {}).get("names", [])
-        return names
+        return (read_json(self.suggestions) or {}).get("names", [])
 
 
 def failure_of(job: Job, code: int) -> str:
