@@ -291,9 +291,9 @@ class Method(nn.Module, Generic[C]):
     def needs_even_classes(cls, config: C) -> bool:
         """Return whether the method takes all classes to be equally frequent among the unlabelled images.
 
-        The report warns if they are not.
+        The report warns if they are not. By default a method does if its setting `alignment` is `uniform`.
         """
-        return False
+        return getattr(config, "alignment", None) == "uniform"
 
     @classmethod
     def labeled_batch(cls, config: C, batch: int, counts: Sequence[int]) -> int:

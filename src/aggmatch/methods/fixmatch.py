@@ -46,11 +46,6 @@ class FixMatch(StartingMethod[Config]):
         self.align = build_alignment(problem, config.alignment, config.window)
         self.shrinking = Shrinking(problem, config.threshold) if config.shrinking_weight else None
 
-    @classmethod
-    def needs_even_classes(cls, config: Config) -> bool:
-        """Alignment to equal classes is wrong if they are not."""
-        return config.alignment == "uniform"
-
     def build_head(self) -> nn.Module:
         """Return the head of the first steps, with a classifier of unsure images beside it if there is one."""
         head = super().build_head()

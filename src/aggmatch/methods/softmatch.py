@@ -53,11 +53,6 @@ class SoftMatch(StartingMethod[Config]):
         self.register_buffer("labeled_probs", uniform.clone())
         self.register_buffer("uniform", uniform, persistent=False)
 
-    @classmethod
-    def needs_even_classes(cls, config: Config) -> bool:
-        """Alignment to equal classes gives the wrong weights if they are not."""
-        return config.alignment == "uniform"
-
     def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean w_b · CE(argmax q_b, p(A(u_b))),   q = p(α(u)), not aligned."""
         others, strong, weak = self.joint_pass(batch, online)
