@@ -12,7 +12,7 @@ from PIL import Image
 from aggmatch.page.project import Project
 from aggmatch.storage.annotations import Annotations, label_events
 
-BACKBONE = f"{Path(__file__).with_name('tiny_backbone.py')}:Edges"
+BACKBONE = f"{Path(__file__).parents[1] / 'training/frozen_backbone.py'}:Bands"
 TINY: dict[str, Any] = {
     "model.name": BACKBONE,
     "train.backbone": "frozen",
