@@ -121,7 +121,7 @@ class Project:
         if not isinstance(ids, list) or not all(isinstance(key, str) for key in ids):
             raise AggMatchError("Not saved: `ids` must be a list of ids.")
         try:
-            return self.index.files(ids)
+            return [self.index.names[key] for key in ids]
         except KeyError:
             raise ConflictError("An image is gone: its file was moved or deleted meanwhile.") from None
 

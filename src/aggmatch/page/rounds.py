@@ -83,11 +83,6 @@ class Rounds:
 
     # Processes ----------------------------------------------------------------------------------------------------
 
-    @property
-    def training(self) -> bool:
-        """Whether a process is training now."""
-        return self.job is not None and self.job.kind == "train"
-
     def prepare(self, files: Sequence[str]) -> None:
         """Begin to compute features and first suggestions in the background."""
         folder = Round(make_folder(self.out / "preparation"))
@@ -100,7 +95,7 @@ class Rounds:
         images: how many there are in all.
         """
         self.wanted = False
-        if self.training:
+        if self.job and self.job.kind == "train":
             raise AggMatchError("A model is being trained already. Wait until it ends, or stop it.")
         if len(set(state.labels.values())) < 2:
             raise AggMatchError("Label images of at least two classes first.")
