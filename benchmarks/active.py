@@ -31,8 +31,8 @@ from aggmatch.evaluation import predict
 from aggmatch.features.active import find_doubts, suggest
 from aggmatch.features.store import FeatureStore
 from aggmatch.inference.pool import early_features
-from aggmatch.models import build_network
-from aggmatch.models.pretrained import freeze, load_pretrained
+from aggmatch.models import ModelSettings, build_network
+from aggmatch.models.registry import load_backbone
 from aggmatch.storage.files import write_atomically
 from aggmatch.tables import Table, show_mean
 
@@ -63,10 +63,9 @@ def features_of(data: DataSet) -> tuple[Tensor, Tensor]:
     """Return the features of training and test images."""
     if data.name == "digits":
         return data.train.pixels.flatten(1).float(), data.test.pixels.flatten(1).float()
-    network = build_network("efficientnet-lite0", channels=3, classes=10, use="frozen")
-    assert network.frozen is not None
-    load_pretrained(network.frozen, "efficientnet-lite0", None)
-    freeze(network.frozen)
+    model = ModelSettings(name="efficientnet-lite0")
+    network = build_network(model.name, channels=3, classes=10, use="frozen")
+    load_backbone(network, "frozen", model)
     network.normalize_by(data.train.pixels)
     store = FeatureStore(network, Augmenter(ViewSettings(), mirror=True))
     return store.plain(data.train.pixels).float(), store.plain(data.test.pixels).float()

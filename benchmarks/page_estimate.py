@@ -23,7 +23,7 @@ from aggmatch import load
 from aggmatch.features.accuracy import judge
 from aggmatch.features.active import suggest
 from aggmatch.page.worker import make_result, read_pixels, settings_of
-from aggmatch.storage.annotations import encode, label_event
+from aggmatch.storage.annotations import encode, label_events
 from aggmatch.storage.files import write_atomically
 from aggmatch.tables import Table
 from aggmatch.training.begin import start
@@ -61,7 +61,7 @@ def simulate(classes: int, data_dir: str, seed: int) -> Iterator[dict[str, Any]]
         labeled: list[str] = []
         for budget in BUDGETS:
             labeled += [name for name in order if name not in labeled][: budget - len(labeled)]
-            labels.write_bytes(b"".join(encode(label_event([name], truth[name])) for name in labeled))
+            labels.write_bytes(b"".join(map(encode, label_events({name: truth[name] for name in labeled}))))
             settings = settings_of(str(folder), labels, len(truth), ())
             data = load(str(folder), side=settings.data.side, holdout=0, labels_file=str(labels))
             run = start(settings, Path(place) / str(budget), data=data)

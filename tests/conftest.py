@@ -148,6 +148,22 @@ def toy_resume(toy_state):
 
 
 @pytest.fixture
+def one_thread() -> Iterator[None]:
+    """One CPU thread, so that the order of sums does not depend on the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def exact_convolutions() -> Iterator[None]:
+    """Convolutions without TF32, which rounds differently from kernel to kernel."""
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
+
+
+@pytest.fixture
 def run(monkeypatch, capsys, tmp_path):
     """Runs the command line in an empty folder; returns exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)

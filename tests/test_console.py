@@ -65,8 +65,7 @@ def screen(monkeypatch):
 
 def text(screen: Console) -> str:
     """Everything that was printed on a screen."""
-    printed: str = screen.file.getvalue()  # type: ignore[attr-defined]
-    return printed
+    return screen.file.getvalue()  # type: ignore[attr-defined]
 
 
 def pretended(records: Iterable[dict[str, Any]], steps: int = 4, done: int = 4) -> Any:

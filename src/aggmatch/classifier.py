@@ -153,8 +153,7 @@ class AggMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: ImagesLike) -> NDArray[Any]:
         """Return the most probable class of each image, (N,). X: images, as in `fit`; a folder is possible too."""
         probs = self.predict_proba(X)
-        labels: NDArray[Any] = self.classes_[probs.argmax(1)]
-        return labels
+        return self.classes_[probs.argmax(1)]
 
     def predict_proba(self, X: ImagesLike) -> NDArray[np.float32]:
         """Return class probabilities, (N, Y), in the order of `classes_`. X: images, as in `fit`."""

@@ -59,8 +59,7 @@ class Evaluation:
     @property
     def class_sizes(self) -> list[int]:
         """Number of images of each class."""
-        sizes: list[int] = self.confusion.sum(1).tolist()
-        return sizes
+        return self.confusion.sum(1).tolist()
 
     @property
     def class_accuracy(self) -> list[float]:

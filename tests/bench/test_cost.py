@@ -108,5 +108,5 @@ def test_rates_are_measured_once_and_restore_the_precision(monkeypatch):
 
 
 def test_the_fastest_of_several_calls_counts(monkeypatch):
-    monkeypatch.setattr(cost, "host_times", lambda *_: [0.001, 0.002, 3.0, 2.0, 4.0])
+    monkeypatch.setattr(cost, "call_times", lambda *_: [0.001, 0.002, 3.0, 2.0, 4.0])
     assert cost.fastest(pytest.fail, torch.device("cpu")) == 2.0, "the first two do not count"

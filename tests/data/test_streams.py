@@ -119,18 +119,9 @@ def test_orders_are_made_once_per_block_and_batches_share_their_memory(monkeypat
     assert len({batch.untyped_storage().data_ptr() for batch in batches}) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ((torch.arange(0), 4, 0), "not empty"),
-        ((torch.zeros(2, 2), 4, 0), r"got shape \(2, 2\)"),
-        ((torch.arange(3), 0, 0), "at least 1 index, got 0"),
-        ((torch.arange(3), 4, -1), "at least 0, got -1"),
-    ],
-)
-def test_wrong_arguments_fail(arguments, problem):
-    with pytest.raises(AggMatchError, match=problem):
-        IndexStream(*arguments)
+def test_an_empty_batch_fails():
+    with pytest.raises(AggMatchError, match="at least 1 index, got 0"):
+        IndexStream(torch.arange(3), 0, 0)
 
 
 def test_a_balanced_batch_holds_equally_many_of_each_class():

@@ -74,8 +74,7 @@ def free_port() -> int:
     """A port that nobody uses."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+        return listener.getsockname()[1]
 
 
 def launch(*words: object) -> list[subprocess.Popen[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from tests.distributed.pair import environment, free_port
-from tests.training.test_cuda_graph import assert_alike, exact_convolutions, make, on_gpu  # noqa: F401 - a fixture
+from tests.training.test_cuda_graph import assert_alike, make, on_gpu
 
 from aggmatch.distributed import Processes, joined
 from aggmatch.methods import METHODS
@@ -14,6 +14,8 @@ from aggmatch.models.shared_norm import synchronize
 from aggmatch.models.wide_resnet import WideResNet
 from aggmatch.training.cuda_graph import WARM_CALLS
 from aggmatch.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("exact_convolutions")
 
 
 class Dividing(Processes):

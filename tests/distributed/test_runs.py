@@ -11,7 +11,6 @@ import pytest
 import torch
 from tests.conftest import made_once
 from tests.distributed.pair import ROOT, environment, free_port, launch, run_pair, run_settings, toy
-from tests.distributed.test_together import one_thread  # noqa: F401 - a fixture
 from torch import nn
 from typer import Exit
 
@@ -26,6 +25,7 @@ from aggmatch.training.begin import resume, start
 from aggmatch.training.run import Stopped
 from aggmatch.validate import InvalidValue
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TOLERANCE = 1e-4
 """Largest difference of weights between one process and two after twelve steps."""
 

@@ -7,6 +7,7 @@ from tests.distributed.pair import CASES, STEPS, found_by_pair, norm_cases, norm
 
 from aggmatch.distributed import Processes
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TOLERANCE = 1e-5
 """Largest difference from one process after six steps: the processes add up rounded sums in another order."""
 SENSITIVE = {"paws": 1e-3, "aggmatch, cold start": 1e-3}
@@ -18,14 +19,6 @@ def pair(tmp_path_factory):
     """What two processes found."""
     folder = made_once(tmp_path_factory, "pair", lambda folder: run_pair("everything", folder))
     return found_by_pair("everything", folder)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -20,8 +20,7 @@ INDEX = ROOT / "docs/extending/index.md"
 
 def summary() -> dict[str, object]:
     """The result of the run in the working directory."""
-    loaded: dict[str, object] = json.loads(Path("run/summary.json").read_text())
-    return loaded
+    return json.loads(Path("run/summary.json").read_text())
 
 
 @pytest.mark.parametrize("page", GUIDES)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from aggmatch import console
 from aggmatch.experiments import progress
-from aggmatch.experiments.planned import Event, Failure
+from aggmatch.experiments.planned import Event
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def events(plan):
         Event(bad, "started"),
         Event(good, "logged", logged),
         Event(good, "logged", evaluated),
-        Failure(bad, "no memory"),
+        Event(bad, "failed", reason="no memory"),
         Event(good, "finished"),
     ]
 
@@ -80,7 +80,7 @@ def test_a_run_that_is_interrupted_gets_a_new_bar_and_one_that_never_started_nee
     screen = Console(file=io.StringIO(), force_terminal=True, width=160)
     monkeypatch.setattr(progress, "stdout", screen)
     start, _, logged, *_ = events
-    failure = Failure(events[1].run, "its folder is not empty")
+    failure = Event(events[1].run, "failed", reason="its folder is not empty")
     again = [failure, start, logged, Event(start.run, "interrupted"), start, Event(start.run, "finished")]
     assert list(progress.show_progress(again, quiet=False)) == [failure]
     text = screen.file.getvalue()  # type: ignore[attr-defined]

@@ -7,10 +7,10 @@ from torch import Tensor
 from aggmatch.features.self_training import PENALTY, LinearClassifier, drawn, fit, self_trained, surest
 
 
-def clusters(count: int, classes: int = 3, width: int = 20) -> tuple[Tensor, Tensor]:
+def clusters(count: int, classes: int = 3, width: int = 20, distance: float = 6) -> tuple[Tensor, Tensor]:
     """Features (classes·count, width) around a centre for each class, stretched in one direction; and the classes."""
     generator = torch.Generator().manual_seed(0)
-    centre = 6 * torch.eye(classes, width)
+    centre = distance * torch.eye(classes, width)
     noise = torch.randn(classes, count, width, generator=generator)
     noise[..., -1] *= 12
     return (centre[:, None] + noise).flatten(0, 1), torch.arange(classes).repeat_interleave(count)
@@ -60,14 +60,13 @@ def test_a_class_without_a_label_and_a_constant_feature_do_no_harm():
 
 
 def test_it_learns_from_the_predictions_of_a_better_classifier():
-    features, classes = clusters(100)
+    features, classes = clusters(100, distance=3)
     labeled = torch.tensor([0, 100, 200])
     before = LinearClassifier(torch.eye(3, 20), torch.zeros(3))
     found = self_trained(features, labeled, classes[labeled], 3, before)
-    assert right(before, features, classes) > 0.99
-    assert right(found, features, classes) > max(
-        0.98, right(self_trained(features, labeled, labeled // 100, 3), features, classes)
-    )
+    alone = self_trained(features, labeled, classes[labeled], 3)
+    assert right(before, features, classes) > 0.95
+    assert right(found, features, classes) > 0.93 > right(alone, features, classes)
 
 
 def test_the_surest_images_of_a_class_are_among_those_predicted_as_it():

@@ -18,17 +18,11 @@ SHAPES = {
     "width": st.integers(1, 9),
 }
 
+pytestmark = pytest.mark.usefixtures("exact_convolutions")
 EXAMPLES = settings(max_examples=5 if on_gpu else 25)
 """Fewer on a GPU, where each shape must be compiled."""
 DTYPE = SHORT if on_gpu else torch.float32
 ROUNDING = torch.finfo(DTYPE).eps
-
-
-@pytest.fixture(autouse=True)
-def exact_convolutions():
-    """Without TF32, which would make torch's result inexact."""
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        yield
 
 
 def draw(*shape: int) -> torch.Tensor:

@@ -10,13 +10,7 @@ from tests.interpreter import SHORT, check_in_interpreter, device, on_gpu, outsi
 from aggmatch.models.wide_resnet import WideResNet
 
 pytest.importorskip("triton")
-
-
-@pytest.fixture(autouse=True)
-def exact_convolutions():
-    """Without TF32, which rounds differently from kernel to kernel."""
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        yield
+pytestmark = pytest.mark.usefixtures("exact_convolutions")
 
 
 def twins(depth: int, width: int) -> tuple[WideResNet, WideResNet]:

@@ -30,8 +30,7 @@ class PlainBackbone(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) → (B, 6)."""
-        out: Tensor = self.layers(x).mean((2, 3))
-        return out
+        return self.layers(x).mean((2, 3))
 
 
 def images() -> Tensor:

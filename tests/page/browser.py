@@ -1,6 +1,5 @@
 """A real browser, driven through the DevTools protocol over pipes."""
 
-import base64
 import fcntl
 import json
 import os
@@ -60,8 +59,7 @@ class Browser:
             answer = self.receive(end - time.monotonic())
             if answer is not None and answer.get("id") == self.number:
                 assert "error" not in answer, (method, answer["error"])
-                result: dict[str, Any] = answer["result"]
-                return result
+                return answer["result"]
         raise TimeoutError(method)
 
     def receive(self, patience: float) -> dict[str, Any] | None:
@@ -137,28 +135,25 @@ class Tab:
         """Type a text into the element with the focus."""
         self.call("Input.insertText", text=text)
 
-    def click(self, selector: str, modifiers: int = 0) -> None:
-        """Click the middle of an element."""
+    def middle(self, selector: str) -> list[float]:
+        """Return where the middle of an element is, as soon as it is visible."""
         found = json.dumps(selector)
         self.until(f"document.querySelector({found}) && document.querySelector({found}).offsetParent !== null")
         script = f"(() => {{ const box = document.querySelector({found}).getBoundingClientRect(); "
-        x, y = self.run(script + "return [box.x + box.width / 2, box.y + box.height / 2]; })()")
+        return self.run(script + "return [box.x + box.width / 2, box.y + box.height / 2]; })()")
+
+    def click(self, selector: str, modifiers: int = 0) -> None:
+        """Click the middle of an element."""
+        x, y = self.middle(selector)
         for kind in ("mousePressed", "mouseReleased"):
             event = {"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1, "modifiers": modifiers}
             self.call("Input.dispatchMouseEvent", **event)
 
     def tap(self, selector: str) -> None:
         """Touch the middle of an element."""
-        found = json.dumps(selector)
-        self.until(f"document.querySelector({found}) && document.querySelector({found}).offsetParent !== null")
-        script = f"(() => {{ const box = document.querySelector({found}).getBoundingClientRect(); "
-        x, y = self.run(script + "return [box.x + box.width / 2, box.y + box.height / 2]; })()")
+        x, y = self.middle(selector)
         self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
         self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
-
-    def screenshot(self, path: Path, **options: Any) -> None:
-        """Write a picture of the page."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", **options)["data"]))
 
     def errors(self) -> list[str]:
         """Return what the browser logged as errors of this page so far."""

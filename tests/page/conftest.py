@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from aggmatch.page.project import Project
-from aggmatch.storage.annotations import Annotations, label_event
+from aggmatch.storage.annotations import Annotations, label_events
 
-BACKBONE = f"{Path(__file__).with_name('tiny_backbone.py')}:Edges"
+BACKBONE = f"{Path(__file__).parents[1] / 'training/frozen_backbone.py'}:Bands"
 TINY: dict[str, Any] = {
     "model.name": BACKBONE,
     "train.backbone": "frozen",
@@ -68,9 +68,9 @@ def trained_once(tmp_path_factory) -> Path:
     place: Path = tmp_path_factory.mktemp("trained")
     photos, folder = write_images(place / "photos"), place / "out" / "0001"
     notes = Annotations(photos / "labels.jsonl")
-    for name in ("top", "left"):
-        notes.add(label_event([f"{k:02d}.png" for k in range(12) if true_class(k) == name], name))
-    notes.add(label_event(["03.png"], "left"))
+    for event in label_events({f"{k:02d}.png": true_class(k) for k in range(12)}):
+        notes.add(event)
+    notes.add({"event": "label", "files": ["03.png"], "class": "left"})
     folder.mkdir(parents=True)
     shutil.copy(notes.path, folder / "labels.jsonl")
     job = {"kind": "train", "round": str(folder), "folder": str(photos), "images": COUNT, "changes": CHANGES}

@@ -40,14 +40,12 @@ def send(address: str, token: str, **body: object) -> dict[str, Any]:
     headers = {"origin": origin[0] if origin else "", "x-token": token, "content-type": "application/json"}
     request = urllib.request.Request(address, json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=30) as answer:
-        found: dict[str, Any] = json.load(answer)
-        return found
+        return json.load(answer)
 
 
 def read(address: str) -> str:
     with urllib.request.urlopen(address, timeout=30) as answer:
-        text: str = answer.read().decode()
-        return text
+        return answer.read().decode()
 
 
 def is_running(pid: int) -> bool:

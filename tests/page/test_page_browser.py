@@ -78,8 +78,7 @@ def saved(tab: Tab) -> None:
 
 def tags(tab: Tab) -> list[str]:
     """The labels in the grid."""
-    found: list[str] = tab.run("[...document.querySelectorAll('.cell .tag')].map((each) => each.textContent)")
-    return found
+    return tab.run("[...document.querySelectorAll('.cell .tag')].map((each) => each.textContent)")
 
 
 def test_labels_by_keys_survive_undo_and_a_reload(browser: Browser, serve, project: Project):

@@ -15,11 +15,11 @@ from aggmatch.page.result import Result, Round
 from aggmatch.page.rounds import Rounds
 from aggmatch.page.worker import Status, settings_of
 from aggmatch.runs.stored import read_run
-from aggmatch.storage.annotations import label_event, replay
+from aggmatch.storage.annotations import label_events, replay
 
 
 def state(count: int = 8):
-    return replay(label_event([f"{k:02d}.png"], true_class(k)) for k in range(count))
+    return replay(label_events({f"{k:02d}.png": true_class(k) for k in range(count)}))
 
 
 def ended(rounds: Rounds) -> bool:
@@ -94,8 +94,8 @@ def test_a_preparation_that_fails_does_not_stop_anything(photos: Path, tmp_path:
 
 
 def test_training_waits_for_the_preparation_and_begins_then(project: Project):
-    for number in range(4):
-        project.notes.add(label_event([f"{number:02d}.png"], true_class(number)))
+    for event in label_events({f"{number:02d}.png": true_class(number) for number in range(4)}):
+        project.notes.add(event)
     project.rounds.prepare(list(project.index.names.values()))
     project.train()
     assert project.rounds.job

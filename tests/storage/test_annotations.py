@@ -17,9 +17,7 @@ MARKS = st.sampled_from(["skip", "not sure", "clear"])
 FILES = st.lists(st.sampled_from(["1.jpg", "a/2.jpg", "b/ä.png", "odd\udcff.jpg"]), min_size=1, unique=True)
 ACTIONS = st.one_of(
     st.builds(lambda files, name: {"event": "label", "files": files, "class": name}, FILES, NAMES),
-    st.builds(
-        lambda kind, files: {"event": kind, "files": files}, st.sampled_from(["skip", "not sure", "clear"]), FILES
-    ),
+    st.builds(lambda kind, files: {"event": kind, "files": files}, MARKS, FILES),
     st.builds(lambda name: {"event": "class", "name": name}, NAMES),
     st.builds(lambda old, new: {"event": "rename", "from": old, "to": new}, NAMES, NAMES),
 )

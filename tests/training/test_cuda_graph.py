@@ -13,6 +13,7 @@ from aggmatch.models.wide_resnet import WideResNet
 from aggmatch.training.cuda_graph import WARM_CALLS, Captured, no_collection
 from aggmatch.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("exact_convolutions")
 BACKBONE = {"model__name": f"{Path(__file__).with_name('frozen_backbone.py')}:Bands", "views__cached": 2}
 SPECIAL: dict[str, dict[str, object]] = {
     "cold start": {
@@ -75,13 +76,6 @@ def test_the_collector_is_restored_after_an_error(before):
     with pytest.raises(RuntimeError, match="spoiled"), no_collection():
         raise RuntimeError("spoiled")
     assert gc.isenabled() == before
-
-
-@pytest.fixture(autouse=True)
-def exact_convolutions():
-    """Switches TF32 off, whose rounding depends on the kernel."""
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        yield
 
 
 def make(toy_data, toy_split, method, **changes):

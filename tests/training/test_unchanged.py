@@ -32,14 +32,6 @@ def same_arithmetic() -> bool:
     return here == RECORDED["arithmetic"]
 
 
-@pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("method", RECORDED["methods"])
 def test_fifty_steps_give_the_recorded_weights(method, tmp_path, one_thread):
     recorded = RECORDED["methods"][method]

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from aggmatch.bench.stages import MOMENTUM, ONLINE, Call, Pieces
-from aggmatch.bench.timing import cuda_times, host_times
+from aggmatch.bench.timing import call_times
 from aggmatch.models import Network
 
 SIDES = {"cuda": 8192, "cpu": 1024}
@@ -191,8 +191,7 @@ def best_rates(device: torch.device, arithmetic: torch.dtype) -> Rates:
 
 def fastest(function: Callable[[], object], device: torch.device) -> float:
     """Return the seconds of the fastest of a few calls; the first two do not count."""
-    measure = cuda_times if device.type == "cuda" else host_times
-    return min(measure(function, device, TRIES + 2, False)[2:])
+    return min(call_times(function, device, TRIES + 2)[2:])
 
 
 @contextmanager

@@ -124,12 +124,8 @@ class Pieces:
         copied = trainer.method.average_statistics == "copied"
         update_average(trainer.average, trainer.online, decay, copy_statistics=copied)
 
-    def forward(self) -> None:
-        """Compute the loss alone; the backward pass is the difference between `learn` and this."""
-        self.loss()
-
     def learn(self) -> None:
-        """Compute the loss and its backward pass."""
+        """Compute the loss and its backward pass, which is the difference between this and `loss`."""
         self.loss().backward()
         self.forget_gradients()
 
@@ -161,10 +157,10 @@ def measure_stages(pieces: Pieces, effort: Effort, step: float) -> list[Stage]:
     A backward pass cannot run alone: its time is that of forward and backward pass minus that of the forward pass.
     """
 
-    def measure(stage: Callable[[], None]) -> Timing:
+    def measure(stage: Callable[[], object]) -> Timing:
         return effort.time_part(captured(stage, pieces.trainer.generator))
 
-    backward = Stage("backward", max(0.0, measure(pieces.learn).median - measure(pieces.forward).median))
+    backward = Stage("backward", max(0.0, measure(pieces.learn).median - measure(pieces.loss).median))
     stages = []
     for name, stage in pieces.stages().items():
         if name == OPTIMIZER:

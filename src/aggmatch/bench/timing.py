@@ -85,7 +85,18 @@ def time_calls(function: Callable[[], object], device: torch.device, calls: int,
     On CUDA nothing waits for the device between calls. With `ahead`, the device starts after the host has queued many
     calls: the times are then those of the device alone, even if it is faster than the host.
     """
-    return Timing.of((cuda_times if device.type == "cuda" else host_times)(function, device, calls, ahead))
+    return Timing.of(call_times(function, device, calls, ahead=ahead))
+
+
+def call_times(function: Callable[[], object], device: torch.device, calls: int, *, ahead: bool = False) -> list[float]:
+    """Return the seconds of calls; see `time_calls`."""
+    if device.type == "cuda":
+        return cuda_times(function, device, calls, ahead)
+    marks = [time.perf_counter()]
+    for _ in range(calls):
+        function()
+        marks.append(time.perf_counter())
+    return [after - before for before, after in pairwise(marks)]
 
 
 def cuda_times(function: Callable[[], object], device: torch.device, calls: int, ahead: bool) -> list[float]:
@@ -101,15 +112,6 @@ def cuda_times(function: Callable[[], object], device: torch.device, calls: int,
             event.record()
         torch.cuda.synchronize()
     return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
-
-
-def host_times(function: Callable[[], object], _device: torch.device, calls: int, _ahead: bool) -> list[float]:
-    """Return the seconds between readings of the clock after every call."""
-    marks = [time.perf_counter()]
-    for _ in range(calls):
-        function()
-        marks.append(time.perf_counter())
-    return [after - before for before, after in pairwise(marks)]
 
 
 def captured(function: Callable[[], object], generator: torch.Generator) -> Callable[[], object]:

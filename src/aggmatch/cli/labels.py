@@ -10,7 +10,7 @@ import typer
 from aggmatch.cli.app import AllowCode, DataDir, Device, Download, Quiet, Set, app, gather
 from aggmatch.console import say, stdout
 from aggmatch.errors import AggMatchError
-from aggmatch.storage.files import check_writable, make_folder, write_atomically
+from aggmatch.storage.files import check_writable, write_output
 from aggmatch.tables import Table, plural
 
 if TYPE_CHECKING:
@@ -135,6 +135,5 @@ def write(table: Path, content: "Table", page: Path, title: str, lead: str, pict
     """Write a table and the contact sheet next to it."""
     from aggmatch.report.contact_sheet import contact_sheet
 
-    make_folder(table.parent)
-    write_atomically(table, content.csv().encode(errors="surrogateescape"))
-    write_atomically(page, contact_sheet(title, lead, pictures).encode(errors="surrogateescape"))
+    write_output(table, content.csv().encode(errors="surrogateescape"))
+    write_output(page, contact_sheet(title, lead, pictures).encode(errors="surrogateescape"))

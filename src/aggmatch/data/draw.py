@@ -123,8 +123,7 @@ def count_unlabeled(data: DataSet, sizes: NDArray[np.int64], settings: DataSetti
         )
     tail = long_tail(len(sizes), settings.unlabeled_imbalance)
     # Rounded down, as in long-tailed CIFAR; the small term corrects whole numbers that floats put just below.
-    counts: NDArray[np.int64] = np.maximum(np.floor(tail * (sizes / tail).min() + 1e-9), 1).astype(np.int64)
-    return counts
+    return np.maximum(np.floor(tail * (sizes / tail).min() + 1e-9), 1).astype(np.int64)
 
 
 def long_tail(classes: int, ratio: float) -> NDArray[np.float64]:

@@ -28,8 +28,7 @@ def permutations(source: np.random.PCG64, count: int, length: int) -> NDArray[np
     They come from raw bits, which are the same in every release of numpy; `Generator.permutation` may change.
     """
     raw = np.asarray(source.random_raw(count * length), dtype=np.uint64).reshape(count, length)
-    order: NDArray[np.int64] = raw.argsort(axis=1, kind="stable")
-    return order
+    return raw.argsort(axis=1, kind="stable")
 
 
 def shuffled(items: NDArray[np.int64], source: np.random.PCG64) -> NDArray[np.int64]:

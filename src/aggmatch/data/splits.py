@@ -108,8 +108,7 @@ class Split:
     @property
     def counts(self) -> list[int]:
         """Number of given labels of each class."""
-        counts: list[int] = self.labels.bincount(minlength=self.classes).tolist()
-        return counts
+        return self.labels.bincount(minlength=self.classes).tolist()
 
     def tested_on(self, data: DataSet) -> bool:
         """Whether the test images of `data` are those of the split; True if the split does not know them."""

@@ -16,7 +16,7 @@ BLOCK = 65_536
 class IndexStream:
     """Endless batches of indices: random orders of all indices, one after the other, cut into batches.
 
-    Each index comes once per epoch; a batch may span two epochs. The state is two integers.
+    Each index comes once per epoch; a batch may span two epochs. The state is two integers. indices: (N,), not empty.
 
     The CPU makes the orders, a block of whole epochs at a time, and copies them to the device of `indices` once per
     block: a step costs one slice, and only the first step of a block waits for the device.
@@ -25,12 +25,8 @@ class IndexStream:
     """
 
     def __init__(self, indices: Tensor, batch: int, seed: int) -> None:
-        if indices.ndim != 1 or not len(indices):
-            raise AggMatchError(f"A stream needs a list of indices, not empty, got shape {tuple(indices.shape)}.")
-        if batch < 1:
+        if batch < 1:  # a method decides how many labelled images it takes
             raise AggMatchError(f"A batch must hold at least 1 index, got {batch}.")
-        if seed < 0:
-            raise AggMatchError(f"The seed of a stream must be at least 0, got {seed}.")
         self.indices, self.batch, self.seed = indices, batch, seed
         self.epochs = -(-BLOCK // len(indices))
         self._block = 0

@@ -89,8 +89,7 @@ class Heartbeat(Thread):
 
     def read(self, key: str) -> bytes:
         """Return a value of the store, empty if there is none; never waits for it."""
-        value: bytes = self.store.get(key) if self.store.check([key]) else b""
-        return value
+        return self.store.get(key) if self.store.check([key]) else b""
 
     def announce(self, rank: int, reason: str = "") -> None:
         """Tell all processes that one has stopped; only the first report counts."""

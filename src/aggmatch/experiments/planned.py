@@ -90,22 +90,16 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A run that could not be trained to its end, and why."""
-
-    run: PlannedRun
-    reason: str
-
-
-@dataclass(frozen=True)
 class Event:
     """Something that happened to a run."""
 
     run: PlannedRun
-    what: Literal["started", "logged", "interrupted", "finished", "stopped"]
+    what: Literal["started", "logged", "interrupted", "finished", "stopped", "failed"]
     """Interrupted: its machine was lost; it starts again from its newest checkpoint."""
     record: Mapping[str, Any] | None = None
     """The new line of the log, if it was logged."""
+    reason: str = ""
+    """Why it could not be trained to its end, if it failed."""
 
 
 def collect(runs: Sequence[PlannedRun]) -> list[StoredRun]:

@@ -7,17 +7,17 @@ from rich.progress import Progress, TaskID
 from rich.text import Text
 
 from aggmatch.console import RunProgress, bar_columns, every_second, say, stdout
-from aggmatch.experiments.planned import Event, Failure, PlannedRun
+from aggmatch.experiments.planned import Event, PlannedRun
 
-ENDS = ("interrupted", "finished", "stopped")
+ENDS = ("interrupted", "finished", "stopped", "failed")
 """Events after which a run does not train, or not until it starts again."""
 
 
-def show_progress(events: Iterable[Event | Failure], *, quiet: bool) -> Iterator[Failure]:
+def show_progress(events: Iterable[Event], *, quiet: bool) -> Iterator[Event]:
     """Show events as they happen, unless `quiet`; yield the failures."""
     show = show_bars if stdout.is_terminal else show_lines
     for event in events if quiet else show(events):
-        if isinstance(event, Failure):
+        if event.what == "failed":
             yield event
 
 
@@ -27,7 +27,7 @@ def progress_of(run: PlannedRun) -> RunProgress:
     return RunProgress(run.title, train.steps, train.evaluated, run.steps_done)
 
 
-def show_lines(events: Iterable[Event | Failure]) -> Iterator[Event | Failure]:
+def show_lines(events: Iterable[Event]) -> Iterator[Event]:
     """Print a line when a run starts, is evaluated and ends, at each tenth of it, and every 30 seconds."""
     training: dict[Path, RunProgress] = {}
 
@@ -39,18 +39,18 @@ def show_lines(events: Iterable[Event | Failure]) -> Iterator[Event | Failure]:
     with every_second(show):
         for event in events:
             path = event.run.path
-            if isinstance(event, Failure) or event.what in ENDS:
+            if event.what in ENDS:
                 training.pop(path, None)
             elif event.record is None:
                 training[path] = progress_of(event.run)
             elif training[path].add(event.record) or training[path].line_due():
                 say(training[path].line())
-            if isinstance(event, Event) and event.record is None:
+            if event.record is None and event.what != "failed":  # whoever gets the failure says why
                 say(f"{event.run.title}  {event.what}")
             yield event
 
 
-def show_bars(events: Iterable[Event | Failure]) -> Iterator[Event | Failure]:
+def show_bars(events: Iterable[Event]) -> Iterator[Event]:
     """Show a bar with the time left for each run in training; a line takes its place when the run ends."""
     bars: dict[Path, tuple[TaskID, RunProgress]] = {}
     with Progress(*bar_columns(), console=stdout) as progress:
@@ -62,12 +62,12 @@ def show_bars(events: Iterable[Event | Failure]) -> Iterator[Event | Failure]:
         with every_second(show):
             for event in events:
                 path, title = event.run.path, event.run.title
-                if isinstance(event, Failure) or event.what in ENDS:
-                    what = "failed" if isinstance(event, Failure) else event.what
+                if event.what in ENDS:
                     bar, state = bars.pop(path, (None, None))
                     if bar is not None:
                         progress.remove_task(bar)
-                    progress.console.print(Text("  ".join([title, what, *(state.facts.values() if state else ())])))
+                    words = [title, event.what, *(state.facts.values() if state else ())]
+                    progress.console.print(Text("  ".join(words)))
                 elif event.record:
                     bars[path][1].add(event.record)
                     show()

@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
@@ -10,21 +11,20 @@ from torch import Tensor
 from aggmatch.features.self_training import self_trained
 
 NEIGHBOURS = 15
-MOST = 20_000
-"""Images above which LabelSpreading is left out: it would take minutes and gigabytes."""
 
 
 def probe_accuracies(
-    feature_ND: Tensor, labeled: Tensor, labels: Tensor, test_MD: Tensor, truth: Tensor
+    feature_ND: Tensor, averaged_ND: Tensor, labels: Tensor, test_MD: Tensor, truth: Tensor
 ) -> dict[str, float]:
     """Return the test accuracies in percent of classic learners on the same features and labels, by name.
 
-    feature_ND: features of the training images. labeled, labels: positions of the labelled ones, (L,), and their given
-    labels. test_MD, truth: features of the test images and their classes. `logistic regression` learns from the
-    labelled images alone, `LabelSpreading` also from their neighbours among the others, and `self-training` is logistic
-    regression that goes on to learn from its own predictions.
+    feature_ND: features of training images, the labelled ones first. averaged_ND: their means over several views, from
+    which self-training learns. labels: of the labelled images, (L,). test_MD, truth: features of the test images and
+    their classes. `logistic regression` learns from the labelled images alone, `LabelSpreading` also from their
+    neighbours among the others, and `self-training` is logistic regression that goes on to learn from its own
+    predictions.
 
-    Example: `probe_accuracies(features, split.labeled, split.labels, test_features, test.labels)`.
+    Example: `probe_accuracies(plain, averaged, split.labels, test_features, test.labels)`.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.semi_supervised import LabelSpreading
@@ -33,18 +33,19 @@ def probe_accuracies(
     known = labels.numpy()
     if len(set(known.tolist())) < 2:
         return {}
-    learners = {"logistic regression": (LogisticRegression(C=100, max_iter=1000), train[labeled.numpy()], known)}
-    if len(train) <= MOST:
-        given: NDArray[np.int64] = np.full(len(train), -1)
-        given[labeled.numpy()] = known
-        neighbours = min(NEIGHBOURS, len(train) - 1)
-        learners["LabelSpreading"] = (LabelSpreading(kernel="knn", n_neighbors=neighbours), train, given)
+    given: NDArray[np.int64] = np.full(len(train), -1)
+    given[: len(known)] = known
+    neighbours = min(NEIGHBOURS, len(train) - 1)
+    learners = {
+        "logistic regression": (LogisticRegression(C=100, max_iter=1000), train[: len(known)], known),
+        "LabelSpreading": (LabelSpreading(kernel="knn", n_neighbors=neighbours), train, given),
+    }
     accuracies = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # images without a neighbour that has a label; slow convergence
         for name, (learner, values, targets) in learners.items():
             correct = learner.fit(values, targets).predict(test) == truth.numpy()
             accuracies[name] = 100 * float(correct.mean())
-    classifier = self_trained(feature_ND.float(), labeled, labels, int(labels.max()) + 1)
+    classifier = self_trained(averaged_ND.float(), torch.arange(len(labels)), labels, int(labels.max()) + 1)
     correct = (classifier.logits(test_MD.float()).argmax(1) == truth).numpy()
     return accuracies | {"self-training": 100 * float(correct.mean())}

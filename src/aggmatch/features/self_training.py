@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ROUNDS = 6
+ROUNDS = 12
 """How often the classifier learns from its own predictions."""
-FIRST, LAST = 0.3, 0.8
+FIRST, LAST = 0.1, 0.8
 """Share of the images whose predictions count in the first and in the last round."""
 PENALTY = 0.4
 """L2 penalty on the weights for features with a mean norm of 1, in units of the loss of one image."""

@@ -98,6 +98,11 @@ class FeatureStore:
         """Return the features of the images themselves: float16, (N, D), on the CPU."""
         return self.views(pixels, {PLAIN: 1})[PLAIN][:, 0]
 
+    def averaged(self, pixels: Tensor, weak: int = 2) -> Tensor:
+        """Return the mean features of each image and of some of its weak views: float32, (N, D), on the CPU."""
+        found = self.views(pixels, {PLAIN: 1, "weak": weak})
+        return torch.cat([found[PLAIN], found["weak"]], 1).float().mean(1)
+
     def key(self, pixels: Tensor, name: str, number: int) -> str:
         """Return the key of a view in the cache: everything on which its features depend, apart from the image."""
         made_by = replace(self.augment.settings, cached=1, feature_dropout=0.0)  # both change no view

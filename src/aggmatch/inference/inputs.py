@@ -134,8 +134,7 @@ def to_bytes(array: NDArray[Any], values: ValueRange) -> NDArray[np.uint8]:
     scaled = (array.astype(np.float32) - black) * (255 / (white - black))
     if not np.isfinite(scaled).all():
         raise InvalidImages("Pixels must be finite numbers.")
-    pixels: NDArray[np.uint8] = np.rint(scaled.clip(0, 255)).astype(np.uint8)
-    return pixels
+    return np.rint(scaled.clip(0, 255)).astype(np.uint8)
 
 
 # Pixels -----------------------------------------------------------------------------------------------------------

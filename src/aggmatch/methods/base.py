@@ -272,8 +272,7 @@ class Method(nn.Module, Generic[C]):
 
     def predict(self, network: Network, images: Tensor) -> Tensor:
         """Return class probabilities, (B, Y), of images (B, C, H, W) uint8; `network` is in evaluation mode."""
-        probs: Tensor = network(images).logits.softmax(-1)
-        return probs
+        return network(images).logits.softmax(-1)
 
     def explainer(self) -> Explainer | None:
         """Return what explains pseudo labels by the current memory; None unless `explains`."""
@@ -292,9 +291,9 @@ class Method(nn.Module, Generic[C]):
     def needs_even_classes(cls, config: C) -> bool:
         """Return whether the method takes all classes to be equally frequent among the unlabelled images.
 
-        The report warns if they are not.
+        The report warns if they are not. By default a method does if its setting `alignment` is `uniform`.
         """
-        return False
+        return getattr(config, "alignment", None) == "uniform"
 
     @classmethod
     def labeled_batch(cls, config: C, batch: int, counts: Sequence[int]) -> int:

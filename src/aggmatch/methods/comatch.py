@@ -45,11 +45,6 @@ class CoMatch(Method[Config]):
         self.align = build_alignment(problem, config.alignment, config.window)
         self.memory = Memory(config.memory, config.embedding, problem.classes)
 
-    @classmethod
-    def needs_even_classes(cls, config: Config) -> bool:
-        """Alignment to equal classes is wrong if they are not."""
-        return config.alignment == "uniform"
-
     def build_head(self) -> Embedding:
         """The embedding of a feature."""
         return Embedding(self.problem.features, self.config.embedding, slope=0.1)

@@ -9,7 +9,7 @@ from torch import nn
 from aggmatch.config import Count, Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, soft_cross_entropy
 from aggmatch.methods.alignment import Target, build_alignment
-from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
+from aggmatch.methods.base import Batch, Problem, StepResult
 from aggmatch.methods.shrinking import Shrinking
 from aggmatch.methods.start import StartingMethod, StartSettings
 from aggmatch.models import Network
@@ -46,11 +46,6 @@ class FixMatch(StartingMethod[Config]):
         self.align = build_alignment(problem, config.alignment, config.window)
         self.shrinking = Shrinking(problem, config.threshold) if config.shrinking_weight else None
 
-    @classmethod
-    def needs_even_classes(cls, config: Config) -> bool:
-        """Alignment to equal classes is wrong if they are not."""
-        return config.alignment == "uniform"
-
     def build_head(self) -> nn.Module:
         """Return the head of the first steps, with a classifier of unsure images beside it if there is one."""
         head = super().build_head()
@@ -61,9 +56,7 @@ class FixMatch(StartingMethod[Config]):
 
         Plus λ_c times the loss of unsure images, `Shrinking.loss`.
         """
-        weak_view, strong_view = batch.unlabeled
-        images = self.start.images(batch, weak_view)
-        *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
+        others, strong, weak = self.joint_pass(batch, online)
         probs_BY = self.align(weak.logits.detach().softmax(-1))
         confidence_B, target_B = probs_BY.max(-1)
         pseudo = PseudoLabels(target_B, self.start.begun * (confidence_B >= self.config.threshold))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from aggmatch.config import Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, one_hot
-from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
+from aggmatch.methods.base import Batch, Problem, StepResult
 from aggmatch.methods.start import StartingMethod, StartSettings
 from aggmatch.models import Network
 
@@ -46,9 +46,7 @@ class FlexMatch(StartingMethod[Config]):
 
     def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean 1[max p(α(u)) ≥ T(ŷ)] · CE(ŷ, p(A(u))),   ŷ = argmax p(α(u))."""
-        weak_view, strong_view = batch.unlabeled
-        images = self.start.images(batch, weak_view)
-        *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
+        others, strong, weak = self.joint_pass(batch, online)
         confidence_B, target_B = weak.logits.detach().softmax(-1).max(-1)
         threshold_Y = self.thresholds()  # from the marks of earlier steps
         pseudo = PseudoLabels(target_B, self.start.begun * (confidence_B >= threshold_Y[target_B]))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from aggmatch.config import Fraction, NonNegative
 from aggmatch.functional import PseudoLabels, one_hot
-from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
+from aggmatch.methods.base import Batch, Problem, StepResult
 from aggmatch.methods.start import StartingMethod, StartSettings
 from aggmatch.models import Network
 
@@ -54,9 +54,7 @@ class FreeMatch(StartingMethod[Config]):
 
     def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + w_u · mean 1[max q ≥ T(q̂)] · CE(q̂, Q) + w_f · L_f,   q = p(α(u)), Q = p(A(u))."""
-        weak_view, strong_view = batch.unlabeled
-        images = self.start.images(batch, weak_view)
-        *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
+        others, strong, weak = self.joint_pass(batch, online)
         probs_BY = weak.logits.detach().softmax(-1)
         confidence_B, target_B = probs_BY.max(-1)
         self.update(probs_BY, confidence_B, target_B)  # before the thresholds, which include this batch

@@ -128,18 +128,14 @@ class PAWS(Method[Config]):
     def prepare(self, network: Network, labeled: Tensor, labels: Tensor) -> None:
         """Store the embeddings of all labelled images."""
         self.support.copy_(
-            torch.cat([self.project(network, images) for images in labeled.split(images_at_once(labeled.shape[-1]))])
+            torch.cat([embed(network, images) for images in labeled.split(images_at_once(labeled.shape[-1]))])
         )
         self.support_labels.copy_(labels)
 
     def predict(self, network: Network, images: Tensor) -> Tensor:
         """Return class probabilities by soft nearest neighbours among all labelled images, (B, Y)."""
         label_SY = one_hot(self.support_labels, self.problem.classes).float()
-        return soft_neighbors(self.project(network, images), self.support, label_SY, self.config.temperature)
-
-    def project(self, network: Network, images: Tensor) -> Tensor:
-        """Return the embeddings of images, (B, D)."""
-        return network.head(network(images).feature)
+        return soft_neighbors(embed(network, images), self.support, label_SY, self.config.temperature)
 
 
 def embed(network: Network, *batches: Tensor) -> Tensor:

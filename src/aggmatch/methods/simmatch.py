@@ -49,11 +49,6 @@ class SimMatch(Method[Config]):
         self.register_buffer("embedding", torch.zeros(problem.labels, config.embedding))
         self.register_buffer("label", torch.full((problem.labels,), UNSEEN))
 
-    @classmethod
-    def needs_even_classes(cls, config: Config) -> bool:
-        """Alignment to equal classes is wrong if they are not."""
-        return config.alignment == "uniform"
-
     def build_head(self) -> Embedding:
         """The embedding of a feature."""
         return Embedding(self.problem.features, self.config.embedding, slope=0.0)

@@ -10,7 +10,7 @@ from torch import Tensor
 from aggmatch.config import Fraction, NonNegative, Positive
 from aggmatch.functional import PseudoLabels
 from aggmatch.methods.alignment import align
-from aggmatch.methods.base import Batch, Problem, StepResult, forward_together
+from aggmatch.methods.base import Batch, Problem, StepResult
 from aggmatch.methods.start import StartingMethod, StartSettings
 from aggmatch.models import Network
 
@@ -53,16 +53,9 @@ class SoftMatch(StartingMethod[Config]):
         self.register_buffer("labeled_probs", uniform.clone())
         self.register_buffer("uniform", uniform, persistent=False)
 
-    @classmethod
-    def needs_even_classes(cls, config: Config) -> bool:
-        """Alignment to equal classes gives the wrong weights if they are not."""
-        return config.alignment == "uniform"
-
     def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """L = mean CE(y, p(α(x))) + λ · mean w_b · CE(argmax q_b, p(A(u_b))),   q = p(α(u)), not aligned."""
-        weak_view, strong_view = batch.unlabeled
-        images = self.start.images(batch, weak_view)
-        *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
+        others, strong, weak = self.joint_pass(batch, online)
         probs_BY = weak.logits.detach().softmax(-1)
         weight_B = self.start.begun * self.weight(probs_BY, others[0].logits.detach().softmax(-1))
         confidence_B, target_B = probs_BY.max(-1)

@@ -22,8 +22,7 @@ def fused_features(network: WideResNet, x: Tensor, targets: int = 0) -> Tensor:
     """Return features (B, D) of images (B, C, H, W), channels last; the last `targets` images get no gradient."""
     learning = torch.is_grad_enabled() and network.stem.weight.requires_grad
     learned = len(x) - targets if learning else 0
-    features: Tensor = FusedPass.apply(x, learned, network, *network.parameters())  # type: ignore[no-untyped-call]
-    return features
+    return FusedPass.apply(x, learned, network, *network.parameters())  # type: ignore[no-untyped-call]
 
 
 class FusedPass(torch.autograd.Function):

@@ -97,5 +97,4 @@ class HeadBeside(nn.Module):
 
     def forward(self, feature_BD: Tensor) -> Tensor:
         """Return the output of the first head."""
-        output: Tensor = self.first(feature_BD)
-        return output
+        return self.first(feature_BD)

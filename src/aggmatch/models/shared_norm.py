@@ -54,8 +54,7 @@ def normalize_together(norm: _BatchNorm, x: Tensor, learned: int, processes: Pro
     """
     if learned == len(x) and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
-    y: Tensor = DividedStatistics.apply(x, norm.weight, norm.bias, norm, learned, processes)  # type: ignore[no-untyped-call]
-    return y
+    return DividedStatistics.apply(x, norm.weight, norm.bias, norm, learned, processes)  # type: ignore[no-untyped-call]
 
 
 class DividedStatistics(torch.autograd.Function):

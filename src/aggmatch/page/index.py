@@ -8,7 +8,6 @@ import io
 import os
 import time
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,10 +78,6 @@ class Index:
     def file(self, key: str) -> Path:
         """Return the file of an id; raise KeyError if there is none."""
         return self.root / self.names[key]
-
-    def files(self, keys: Iterable[str]) -> list[str]:
-        """Return the paths of ids relative to the folder; raise KeyError for an unknown id."""
-        return [self.names[key] for key in keys]
 
 
 class Thumbnails:

@@ -15,7 +15,7 @@ from aggmatch.page.estimate import advice
 from aggmatch.page.index import Index, Thumbnails, image_id
 from aggmatch.page.lists import Lists
 from aggmatch.page.rounds import Rounds
-from aggmatch.storage.annotations import NOT_SURE, SKIPPED, Annotations, Event, class_name, label_event
+from aggmatch.storage.annotations import NOT_SURE, SKIPPED, Annotations, Event, class_name, label_events
 from aggmatch.storage.files import cache_folder, check_writable, make_folder
 from aggmatch.tables import plural
 
@@ -121,7 +121,7 @@ class Project:
         if not isinstance(ids, list) or not all(isinstance(key, str) for key in ids):
             raise AggMatchError("Not saved: `ids` must be a list of ids.")
         try:
-            return self.index.files(ids)
+            return [self.index.names[key] for key in ids]
         except KeyError:
             raise ConflictError("An image is gone: its file was moved or deleted meanwhile.") from None
 
@@ -164,18 +164,16 @@ class Project:
     def import_labels(self) -> None:
         """Take over the labels of a table or of folders of classes."""
         with self.lock:
-            by_class: dict[str, list[str]] = {}
+            found: dict[Path, str] = {}
             if self.importable() == TABLE:
                 table = self.root / TABLE
                 files = [self.root / name for name in self.index.names.values()]
-                for file, name in labels_of(read_labels(table), files, self.root, table).items():
-                    by_class.setdefault(name, []).append(file.relative_to(self.root).as_posix())
+                found = labels_of(read_labels(table), files, self.root, table)
             elif self.importable():
                 names = folders_of_classes(self.root, training_root(self.root))
-                for file, number in list_labeled(training_root(self.root), names):
-                    by_class.setdefault(names[number], []).append(file.relative_to(self.root).as_posix())
-            for name, members in by_class.items():
-                self.write(label_event(members, name))
+                found = {file: names[number] for file, number in list_labeled(training_root(self.root), names)}
+            for event in label_events({file.relative_to(self.root).as_posix(): name for file, name in found.items()}):
+                self.write(event)
 
     # Training -----------------------------------------------------------------------------------------------------
 
@@ -252,7 +250,6 @@ class Project:
             "progress": self.rounds.progress(),
             "failure": self.rounds.failure,
             "every": self.train_every,
-            "new": len(self.notes.state.labels) - self.trained_at,
             "trained": bool(result),
             "labeled": result.labeled if result else 0,
             "classes": list(dict.fromkeys(self.lists.model_classes())),

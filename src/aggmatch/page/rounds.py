@@ -13,7 +13,7 @@ from typing import Any
 from aggmatch.errors import AggMatchError
 from aggmatch.page.estimate import Estimate
 from aggmatch.page.result import Doubtful, Result, Round, read_json, write_json
-from aggmatch.storage.annotations import State, encode, label_event
+from aggmatch.storage.annotations import State, encode, label_events
 from aggmatch.storage.files import make_folder, write_atomically
 
 KEPT = 3
@@ -83,11 +83,6 @@ class Rounds:
 
     # Processes ----------------------------------------------------------------------------------------------------
 
-    @property
-    def training(self) -> bool:
-        """Whether a process is training now."""
-        return self.job is not None and self.job.kind == "train"
-
     def prepare(self, files: Sequence[str]) -> None:
         """Begin to compute features and first suggestions in the background."""
         folder = Round(make_folder(self.out / "preparation"))
@@ -100,7 +95,7 @@ class Rounds:
         images: how many there are in all.
         """
         self.wanted = False
-        if self.training:
+        if self.job and self.job.kind == "train":
             raise AggMatchError("A model is being trained already. Wait until it ends, or stop it.")
         if len(set(state.labels.values())) < 2:
             raise AggMatchError("Label images of at least two classes first.")
@@ -109,11 +104,7 @@ class Rounds:
             return
         number = max((folder.number for folder in self.folders()), default=0) + 1
         folder = Round(make_folder(self.out / f"{number:04d}"))
-        by_class: dict[str, list[str]] = {}
-        for file, name in state.labels.items():
-            by_class.setdefault(name, []).append(file)
-        events = b"".join(encode(label_event(files, name)) for name, files in by_class.items())
-        write_atomically(folder.labels, events)
+        write_atomically(folder.labels, b"".join(map(encode, label_events(state.labels))))
         self.begin("train", folder, len(state.labels), {"images": images, "history": str(self.history_file)})
 
     def begin(self, kind: str, folder: Round, labels: int, more: Mapping[str, Any]) -> None:
@@ -213,8 +204,7 @@ class Rounds:
         """Return the paths of the images that teach most."""
         if self.result and self.result.order:
             return [self.result.names[position] for position in self.result.order]
-        names: list[str] = (read_json(self.suggestions) or {}).get("names", [])
-        return names
+        return (read_json(self.suggestions) or {}).get("names", [])
 
 
 def failure_of(job: Job, code: int) -> str:

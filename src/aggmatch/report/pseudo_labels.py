@@ -13,9 +13,8 @@ from torch import Tensor
 
 from aggmatch.data import DataSet, Images, Split
 from aggmatch.data.images import UNKNOWN
-from aggmatch.devices import choose_threads, computing_on, search_pays
 from aggmatch.errors import AggMatchError
-from aggmatch.evaluation import evaluate
+from aggmatch.evaluation import evaluate, evaluating
 from aggmatch.functional import Aggregate
 from aggmatch.inference import Snapshot
 from aggmatch.methods import load_method
@@ -146,13 +145,11 @@ def pseudo_labels(snapshot: Snapshot, data: DataSet, split: Split, index: Tensor
     return PseudoLabeled(snapshot.step, index, images.labels, own.cpu(), aggregated, explainer.refines, feature)
 
 
-@torch.no_grad()
 def run_network(network: Network, pixels: Tensor) -> Output:
     """Features and logits of images (N, C, H, W), computed a batch at a time, on the network's device."""
-    device = next(network.parameters()).device
-    with computing_on(device, choose_threads(0, network), search=search_pays(network)):
+    with evaluating(network, 0) as device:
         parts = [network(some.to(device)) for some in pixels.split(images_at_once(pixels.shape[-1], BATCH))]
-    return Output(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+        return Output(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
 # Before and after refinement --------------------------------------------------------------------------------------

@@ -73,8 +73,7 @@ def predict_test_images(run: StoredRun, progress: Progress) -> Evaluation:
 
 def known_predictions(run: StoredRun) -> Evaluation | None:
     """The predictions of the test images if they have been computed for this run already."""
-    known: Evaluation | None = run.computed.get(PREDICTIONS)
-    return known
+    return run.computed.get(PREDICTIONS)
 
 
 def discrepancy(run: StoredRun) -> str:

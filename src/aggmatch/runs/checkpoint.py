@@ -24,7 +24,7 @@ from aggmatch.storage.files import SEAL, digest, read_bytes, write_atomically
 
 KEPT = 2
 """Number of checkpoints that a run keeps."""
-NAME = re.compile(r"step-(\d+)-([0-9a-f]{16})\.safetensors")
+NAME = re.compile(r"step-\d+-[0-9a-f]{16}\.safetensors")
 BLANK = "0" * 16
 """Stands for the digest of a file until the rest of the file is known."""
 
@@ -124,6 +124,14 @@ def read(path: Path, advice: str = "") -> Checkpoint:
         raise AggMatchError(f"Cannot read {path}: {error}. {advice}".rstrip()) from None
 
 
+def verified(path: Path) -> Checkpoint:
+    """Return the checkpoint in a file; raise a ValueError if its digest does not match its name, or it is damaged."""
+    data = path.read_bytes()
+    if digest(data) != path.stem.rpartition("-")[2]:
+        raise ValueError("its digest does not match its name")
+    return unpack(data)
+
+
 def load_newest(folder: Path) -> Checkpoint | None:
     """Return the newest checkpoint that is not corrupt, or None if the folder has no checkpoint.
 
@@ -132,18 +140,11 @@ def load_newest(folder: Path) -> Checkpoint | None:
     paths = found(folder)
     unreadable = None
     for path in paths:
-        match = NAME.fullmatch(path.name)
-        assert match
         try:
-            data = path.read_bytes()
+            return verified(path)
         except OSError as error:
             unreadable = error
             warnings.warn(f"Checkpoint {path} cannot be read: {error.strerror}.", stacklevel=2)
-            continue
-        try:
-            if digest(data) != match[2]:
-                raise ValueError("its digest does not match its name")
-            return unpack(data)
         except ValueError as error:
             warnings.warn(f"Checkpoint {path} is corrupt: {error}.", stacklevel=2)
     if unreadable is not None:

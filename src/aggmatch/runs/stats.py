@@ -9,6 +9,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -302,10 +303,6 @@ def best_pairs(runs: "Sequence[StoredRun]") -> "Iterator[tuple[StoredRun, Stored
 
 
 def best_of_groups(runs: "Sequence[StoredRun]") -> "list[StoredRun]":
-    """The finished run of the highest accuracy in each group, highest first."""
-
-    def accuracy(run: "StoredRun") -> float:
-        assert run.accuracy is not None, "the run is finished and has test images"
-        return run.accuracy
-
+    """The run of the highest accuracy in each group, highest first. runs: finished, and with test images."""
+    accuracy = attrgetter("accuracy")
     return sorted((max(group, key=accuracy) for group in grouped(runs).values()), key=accuracy, reverse=True)

@@ -151,8 +151,7 @@ class StoredRun:
     @property
     def class_accuracy(self) -> Mapping[str, float]:
         """Accuracy in percent of each class that has test images; empty for an unfinished run."""
-        accuracies: Mapping[str, float] = self.summary.get("class_accuracy", {}) if self.summary else {}
-        return accuracies
+        return self.summary.get("class_accuracy", {}) if self.summary else {}
 
     def class_names(self, count: int) -> list[str]:
         """Names of its `count` classes, or their numbers if nothing tells their names."""
@@ -165,8 +164,7 @@ class StoredRun:
     @property
     def probes(self) -> Mapping[str, float]:
         """Accuracy in percent of classic learners on frozen features and the same labels; empty if not measured."""
-        accuracies: Mapping[str, float] = self.summary.get("probes", {}) if self.summary else {}
-        return accuracies
+        return self.summary.get("probes", {}) if self.summary else {}
 
     @property
     def better_probe(self) -> str | None:
@@ -294,8 +292,7 @@ class StoredRun:
         """Return the result of a slow computation on this run, cached under `key`."""
         if key not in self.computed:
             self.computed[key] = compute()
-        result: Value = self.computed[key]
-        return result
+        return self.computed[key]
 
 
 def snapshot_step(path: Path) -> int:

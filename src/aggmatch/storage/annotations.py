@@ -18,7 +18,7 @@ import json
 import os
 import secrets
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -283,6 +283,9 @@ def append(descriptor: int, line: bytes) -> None:
         raise
 
 
-def label_event(files: Sequence[str], name: str) -> Event:
-    """Return the event that gives files a label."""
-    return {"event": "label", "files": list(files), "class": name}
+def label_events(labels: Mapping[str, str]) -> list[Event]:
+    """Return the events, one for each class, that give files their labels. labels: file → class."""
+    by_class: dict[str, list[str]] = {}
+    for file, name in labels.items():
+        by_class.setdefault(name, []).append(file)
+    return [{"event": "label", "files": files, "class": name} for name, files in by_class.items()]

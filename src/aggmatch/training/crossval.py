@@ -17,8 +17,8 @@ from aggmatch.features.accuracy import Judged, judge
 from aggmatch.features.self_training import drawn
 from aggmatch.models.network import Standardize
 from aggmatch.progress import Progress, following
-from aggmatch.training.inputs import FeatureInputs, Inputs, pretrained_store
-from aggmatch.training.linear_start import start_linearly
+from aggmatch.training.inputs import FeatureInputs, Inputs
+from aggmatch.training.linear_start import start_linearly, store_before
 from aggmatch.training.optim import copy_buffers
 from aggmatch.training.run import Run
 from aggmatch.training.trainer import Trainer
@@ -69,12 +69,7 @@ def estimate_accuracy(run: Run, progress: Progress | None = None) -> Judged | No
     with following(progress, "Estimating the accuracy", "steps") as report:
         unseen = cross_validate(run, report)
     index = torch.cat([split.labeled, drawn(split.unlabeled, split.labeled)])
-    inputs = run.state.inputs
-    if isinstance(inputs, FeatureInputs):
-        features = inputs.plain[index].cpu()
-    else:
-        pixels = run.data.train.pixels
-        features = pretrained_store(run.settings, pixels, run.state.device).plain(pixels[index]).float()
+    features = store_before(run.state).plain(run.data.train.pixels[index]).float()
     row = {position: number for number, position in enumerate(split.labeled.tolist())}
     known = {row[position]: probs for position, probs in unseen.items()}
     return judge(features, predictions(run.state, index), known, dict(enumerate(labels)))

@@ -96,9 +96,11 @@ class FeatureInputs:
     """
 
     rows = None
+    store: FeatureStore
+    """Where the features come from."""
 
     def __init__(self, store: FeatureStore, data: DataSet, split: Split, views: Views) -> None:
-        network, settings = store.network, store.augment.settings
+        self.store, network, settings = store, store.network, store.augment.settings
         count, names = settings.cached, {*views.labeled, *views.unlabeled}
         counts = {PLAIN: 1} | {name: 1 if name == PLAIN else count for name in sorted(names)}
         cached = store.views(data.train.pixels, counts)
@@ -128,18 +130,25 @@ class FeatureInputs:
         return self.mean + (feature_BD - self.mean) * kept_BD / (1 - self.dropout)
 
 
-def pretrained_store(settings: RunSettings, pixels: Tensor, device: torch.device | None = None) -> FeatureStore:
+def pretrained_store(
+    settings: RunSettings,
+    pixels: Tensor,
+    *,
+    classes: int = 2,
+    mirror: bool = True,
+    device: torch.device | None = None,
+) -> FeatureStore:
     """Return the store of features of the pretrained backbone that the settings name, before any fine-tuning.
 
-    pixels: training images. device: where it computes; None for the one of the settings.
+    pixels: training images. classes: Y, which a backbone of your own may depend on. mirror: whether weak views may be
+    mirrored. device: where it computes; None for the one of the settings.
     """
-    model = settings.model
-    network = build_network(model.name, channels=pixels.shape[1], classes=2, use="frozen", side=model.side)
+    model, device = settings.model, device or choose_device(settings.runtime.device)
+    network = build_network(model.name, channels=pixels.shape[1], classes=classes, use="frozen", side=model.side)
     load_backbone(network, "frozen", model)
     network.normalize_by(pixels)
-    device = device or choose_device(settings.runtime.device)
     network.mixed = computes_in_bfloat16(settings.train.precision, device)  # as in a run, which finds the features
-    return store_of(network.to(device), settings, mirror=True)
+    return store_of(network.to(device), settings, mirror=mirror)
 
 
 def store_of(network: Network, settings: RunSettings, *, mirror: bool) -> FeatureStore:

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from aggmatch.devices import provenance
 from aggmatch.evaluation import Evaluation
 from aggmatch.features.probes import probe_accuracies
+from aggmatch.features.self_training import drawn
 from aggmatch.runs.stats import median_of_last
 from aggmatch.storage.files import digest
-from aggmatch.training.inputs import FeatureInputs, pretrained_store
+from aggmatch.training.linear_start import store_before
 
 if TYPE_CHECKING:
     from aggmatch.training.run import Run
@@ -50,13 +53,12 @@ def summarize(run: "Run", final: Evaluation) -> dict[str, Any]:
 
 def probe(run: "Run") -> dict[str, float]:
     """Return the test accuracies of classic learners on features of the pretrained backbone and the same labels."""
-    inputs, split, pixels = run.state.inputs, run.split, run.data.train.pixels
-    if isinstance(inputs, FeatureInputs):
-        train, test = inputs.plain.cpu(), inputs.test.inputs
-    else:
-        store = pretrained_store(run.settings, pixels, run.state.device)
-        train, test = store.plain(pixels), store.plain(run.data.test.pixels)
-    return probe_accuracies(train, split.labeled, split.labels, test, run.data.test.labels)
+    store, split, test = store_before(run.state), run.split, run.data.test
+    index = torch.cat([split.labeled, drawn(split.unlabeled, split.labeled)])  # of many images, a sample
+    pixels = run.data.train.pixels[index]
+    return probe_accuracies(
+        store.plain(pixels), store.averaged(pixels), split.labels, store.plain(test.pixels), test.labels
+    )
 
 
 def accuracy_by_class(classes: Sequence[str], final: Evaluation) -> dict[str, float]:

@@ -11,7 +11,7 @@ from aggmatch.errors import AggMatchError
 from aggmatch.experiments.engines import dispatch
 from aggmatch.experiments.engines.dispatch import MachineLost, RemoteTraining
 from aggmatch.experiments.engines.worker import Message, train_run
-from aggmatch.experiments.planned import Event, Failure
+from aggmatch.experiments.planned import Event
 from aggmatch.training.run import Run
 
 
@@ -62,7 +62,7 @@ def seen(events, run):
     """What happened to a run: words, and steps of log lines."""
     own = [event for event in events if event.run is run]
     return [
-        event.reason if isinstance(event, Failure) else event.record["step"] if event.record else event.what
+        event.reason if event.what == "failed" else event.record["step"] if event.record else event.what
         for event in own
     ]
 
@@ -222,7 +222,7 @@ def test_closing_the_generator_ends_all_jobs_and_frees_the_folders(plan):
     training = RemoteTraining(runs, cluster).train()
     next(training)
     again = RemoteTraining(runs[:1], FakeCluster()).train()
-    assert "Another process" in next(again).reason  # type: ignore[union-attr]
+    assert "Another process" in next(again).reason
     training.close()
     assert cluster.canceled == [run.title for run in runs]
     assert not any(run.path.exists() for run in runs)

@@ -7,7 +7,7 @@ import pytest
 
 from aggmatch.experiments.engines import local
 from aggmatch.experiments.engines.local import Child, InParallel, InTurn
-from aggmatch.experiments.planned import Event, Failure, PlannedRun
+from aggmatch.experiments.planned import Event, PlannedRun
 from aggmatch.settings import resolve
 
 pytestmark = pytest.mark.usefixtures("importable")
@@ -30,10 +30,10 @@ def test_runs_are_trained_and_if_one_fails_the_others_go_on(plan, pretend):
     bad.path.mkdir(parents=True)
     (bad.path / "something").touch()
     events = list(InParallel(2).events([finished, good, bad]))
-    failures = [event for event in events if isinstance(event, Failure)]
+    failures = [event for event in events if event.what == "failed"]
     assert [failure.run for failure in failures] == [bad]
     assert str(bad.path) in failures[0].reason
-    seen = [(event.what, event.record and event.record["step"]) for event in events if event.run is good]  # type: ignore[union-attr]
+    seen = [(event.what, event.record and event.record["step"]) for event in events if event.run is good]
     assert seen == [("started", None), ("logged", 2), ("logged", 4), ("finished", None)]
     assert good.finished
     assert not any(event.run is finished for event in events)

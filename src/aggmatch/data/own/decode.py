@@ -86,11 +86,10 @@ def decode_stream(stream: BufferedReader | BytesIO, side: int, channels: int, bu
     """Read an image from an open file; see `decode`. budget: shared by all threads that decode."""
     mode = "RGB" if channels == 3 else "L"
     with opened(stream, mode, side, budget) as image:
-        upright = in_bytes(image) if image.mode[0] in "IF" else image  # Pillow would clip values above 255
-        if upright.has_transparency_data:
-            layer = upright.convert("RGBA")
-            upright = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
-        plain = upright if upright.mode == mode else upright.convert(mode)
+        if image.has_transparency_data:
+            layer = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+        plain = image if image.mode == mode else image.convert(mode)
         square = ImageOps.fit(plain, (side, side), Image.Resampling.BICUBIC)
     pixels = torch.from_numpy(np.array(square))
     return pixels.permute(2, 0, 1) if channels == 3 else pixels[None]
@@ -98,7 +97,7 @@ def decode_stream(stream: BufferedReader | BytesIO, side: int, channels: int, bu
 
 @contextmanager
 def opened(stream: BufferedReader | BytesIO, mode: str, side: int, budget: Budget) -> Iterator[Image.Image]:
-    """Within, the upright image, its pixels in memory: a JPEG at the smallest of its own sizes that is not below side.
+    """Within, the upright image with values up to 255: a JPEG at the smallest of its own sizes that is not below side.
 
     Raises ValueError if the image has too many pixels.
     """
@@ -110,7 +109,7 @@ def opened(stream: BufferedReader | BytesIO, mode: str, side: int, budget: Budge
             raise ValueError(f"{pixels:,} pixels, more than {MOST_PIXELS:,}")
         with budget.taking(max(pixels, whole // 3)):  # a progressive JPEG is held whole, with 6 bytes for each pixel
             ImageOps.exif_transpose(image, in_place=True)
-            yield image
+            yield in_bytes(image) if image.mode[0] in "IF" else image  # Pillow would clip values above 255
 
 
 def in_bytes(image: Image.Image) -> Image.Image:
@@ -147,8 +146,7 @@ def read_thumbnail(file: Path, side: int = 96) -> Image.Image:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns about unusual but readable files
             with open_regular(file) as stream, opened(stream, "RGB", side, Budget()) as image:
-                small = in_bytes(image) if image.mode[0] in "IF" else image
-                layer = small.convert("RGBA")  # grey, palette and CMYK images, too
+                layer = image.convert("RGBA")  # grey, palette and CMYK images, too
                 layer.thumbnail((side, side), Image.Resampling.BICUBIC)
                 return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
     except Exception as error:  # as in `decode`

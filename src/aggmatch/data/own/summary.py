@@ -39,8 +39,7 @@ def describe(data: DataSet, split: Split | None = None) -> str:
 def label_counts(data: DataSet, split: Split | None) -> list[int]:
     """Return the number of labelled training images of each class."""
     labels = data.train.labels[data.train.labels != UNKNOWN] if split is None else split.labels
-    counts: list[int] = labels.bincount(minlength=len(data.classes)).tolist()
-    return counts
+    return labels.bincount(minlength=len(data.classes)).tolist()
 
 
 def doubts(data: DataSet, split: Split | None = None) -> list[str]:

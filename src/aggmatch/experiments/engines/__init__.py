@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from aggmatch.experiments.planned import Failure, PlannedRun
+from aggmatch.experiments.planned import Event, PlannedRun
 
 
 class Engine(Protocol):
@@ -17,6 +17,6 @@ class Engine(Protocol):
     later: int
     """Number of runs that train after this command, in a queue."""
 
-    def train(self, runs: Sequence[PlannedRun], *, quiet: bool) -> Iterator[Failure]:
+    def train(self, runs: Sequence[PlannedRun], *, quiet: bool) -> Iterator[Event]:
         """Train the unfinished runs, show their progress unless `quiet`, and yield those that fail."""
         ...

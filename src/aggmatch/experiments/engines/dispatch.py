@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.engines.parcels import files_of, pack, remove_old_checkpoints, unpack
 from aggmatch.experiments.engines.worker import Message, Order
-from aggmatch.experiments.planned import Event, Failure, PlannedRun
+from aggmatch.experiments.planned import Event, PlannedRun
 from aggmatch.runs.folder import RunFolder
 from aggmatch.signals import signals
 from aggmatch.storage.files import make_folder
@@ -89,7 +89,7 @@ class RemoteTraining:
         self.trained = time.monotonic()
         """When a run was last in training."""
 
-    def train(self) -> Generator[Event | Failure]:
+    def train(self) -> Generator[Event]:
         """Train to the end and yield what happens. The first signal saves and stops all runs, a second one kills."""
         with TemporaryDirectory() as scratch, ExitStack() as claims, signals() as received:
             try:
@@ -101,7 +101,7 @@ class RemoteTraining:
                             self.submit(trip)
                             self.trips.append(trip)
                     except (AggMatchError, OSError) as error:
-                        yield Failure(run, str(error))
+                        yield Event(run, "failed", reason=str(error))
                 while self.trips:
                     if received and self.stopped_by is None:
                         self.stopped_by = received[0]
@@ -142,15 +142,15 @@ class RemoteTraining:
                 f"No machine of the cluster takes a run. Each needs {self.cluster.needs}. Waiting.", stacklevel=2
             )
 
-    def handle(self, trip: Trip) -> Iterator[Event | Failure]:
+    def handle(self, trip: Trip) -> Iterator[Event]:
         """Take the next message about a run; give the run up if its files cannot be read or written here."""
         try:
             yield from self.take(trip)
         except (AggMatchError, OSError) as error:
             self.cluster.cancel(trip.job)
-            yield self.end(trip, Failure(trip.run, str(error)))
+            yield self.end(trip, Event(trip.run, "failed", reason=str(error)))
 
-    def take(self, trip: Trip) -> Iterator[Event | Failure]:
+    def take(self, trip: Trip) -> Iterator[Event]:
         """Take the next message about a run; send the run again if its machine is lost."""
         try:
             message = self.cluster.receive(trip.job)
@@ -168,7 +168,7 @@ class RemoteTraining:
                 case "finished":
                     yield self.end(trip, Event(trip.run, "finished"))
                 case "failed":
-                    yield self.end(trip, Failure(trip.run, message.value))
+                    yield self.end(trip, Event(trip.run, "failed", reason=message.value))
                 case "stopped":
                     raise MachineLost(message.value)
         except MachineLost as loss:
@@ -181,7 +181,7 @@ class RemoteTraining:
             trip.archive.unlink()
         remove_old_checkpoints(trip.run.folder, names)
 
-    def lose(self, trip: Trip, reason: str) -> Event | Failure:
+    def lose(self, trip: Trip, reason: str) -> Event:
         """Send a run again whose machine is lost, unless that happens again and again."""
         if self.stopped_by is not None:
             return self.end(trip, Event(trip.run, "stopped"))
@@ -189,11 +189,11 @@ class RemoteTraining:
         trip.lost.append(f"{trip.machine}: {reason}" if trip.machine else reason)
         if len(trip.lost) > RETRIES:
             words = f"its process was lost {len(trip.lost)} times without a new checkpoint, at last {trip.lost[-1]}"
-            return self.end(trip, Failure(trip.run, words))
+            return self.end(trip, Event(trip.run, "failed", reason=words))
         self.submit(trip)
         return Event(trip.run, "interrupted")
 
-    def end(self, trip: Trip, event: Event | Failure) -> Event | Failure:
+    def end(self, trip: Trip, event: Event) -> Event:
         """Return the last event of a run, which is no longer with the cluster."""
         self.trips.remove(trip)
         return event

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from aggmatch.errors import AggMatchError
-from aggmatch.experiments.planned import Event, Failure, Follow, PlannedRun
+from aggmatch.experiments.planned import Event, Follow, PlannedRun
 from aggmatch.experiments.progress import show_progress
 from aggmatch.registry import is_code
 from aggmatch.signals import signals
@@ -34,17 +34,17 @@ class InTurn:
     def __init__(self, follow: Follow) -> None:
         self.follow = follow
 
-    def train(self, runs: Sequence[PlannedRun], *, quiet: bool) -> Iterator[Failure]:
+    def train(self, runs: Sequence[PlannedRun], *, quiet: bool) -> Iterator[Event]:
         """Train the unfinished runs and yield those that fail; `follow` shows the progress."""
         for run in runs:
             try:
                 run.complete(self.follow)
             except AggMatchError as error:
-                yield Failure(run, str(error))
+                yield Event(run, "failed", reason=str(error))
             except Exception as error:  # of code from elsewhere; an exit of the command line passes
                 if hasattr(error, "exit_code") or not any(map(is_code, run.settings.parts)):
                     raise
-                yield Failure(run, f"{type(error).__name__}: {error}")
+                yield Event(run, "failed", reason=f"{type(error).__name__}: {error}")
 
 
 class Child:
@@ -111,11 +111,11 @@ class InParallel:
         self.threads = max(1, cores() // count)
         self.stopped_by: int | None = None
 
-    def train(self, runs: Sequence[PlannedRun], *, quiet: bool) -> Iterator[Failure]:
+    def train(self, runs: Sequence[PlannedRun], *, quiet: bool) -> Iterator[Event]:
         """Train the unfinished runs, show their progress unless `quiet`, and yield those that fail."""
         yield from show_progress(self.events(runs), quiet=quiet)
 
-    def events(self, runs: Sequence[PlannedRun]) -> Generator[Event | Failure]:
+    def events(self, runs: Sequence[PlannedRun]) -> Generator[Event]:
         """Train to the end and yield what happens; if a run fails, the others go on.
 
         The first signal saves and stops all runs, a second one kills them.
@@ -147,13 +147,13 @@ class InParallel:
                     child.process.kill()
                     child.process.wait()
 
-    def ended(self, child: Child) -> Event | Failure:
+    def ended(self, child: Child) -> Event:
         """How the run of a process ended."""
         if child.process.returncode == 0:
             return Event(child.run, "finished")
         if self.stopped_by is not None:
             return Event(child.run, "stopped")
-        return Failure(child.run, child.reason())
+        return Event(child.run, "failed", reason=child.reason())
 
 
 def cores() -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from aggmatch.errors import AggMatchError
 from aggmatch.experiments.engines.dispatch import MachineLost, RemoteTraining
 from aggmatch.experiments.engines.worker import Message, Order, train_run
-from aggmatch.experiments.planned import Failure, PlannedRun
+from aggmatch.experiments.planned import Event, PlannedRun
 from aggmatch.experiments.progress import show_progress
 
 ADDRESS = re.compile(r"[^/]+:\d+")
@@ -40,7 +40,7 @@ class OnRay:
         self.address, self.at_once, self.download = address, at_once, download
         self.stopped_by: int | None = None
 
-    def train(self, runs: Sequence[PlannedRun], *, quiet: bool) -> Iterator[Failure]:
+    def train(self, runs: Sequence[PlannedRun], *, quiet: bool) -> Iterator[Event]:
         """Train the unfinished runs, show their progress unless `quiet`, and yield those that fail."""
         if all(run.finished for run in runs):
             return

@@ -17,7 +17,7 @@ from typing import Any, TypedDict
 
 from aggmatch.console import say
 from aggmatch.errors import AggMatchError
-from aggmatch.experiments.planned import Failure, PlannedRun
+from aggmatch.experiments.planned import Event, PlannedRun
 from aggmatch.registry import is_code, refuse_code
 from aggmatch.settings import parts_named
 from aggmatch.storage.files import digest, make_folder, write_atomically
@@ -99,7 +99,7 @@ class Slurm:
         self.jobs = self.folder / "jobs.jsonl"
         self.later = 0
 
-    def train(self, runs: Sequence[PlannedRun], *, quiet: bool) -> Iterator[Failure]:
+    def train(self, runs: Sequence[PlannedRun], *, quiet: bool) -> Iterator[Event]:
         """Write a script for the unfinished runs that are not in Slurm's queue, and submit it if that is wanted."""
         unfinished = [run for run in runs if not run.finished]
         queued = self.queued() if unfinished else set()

@@ -119,14 +119,13 @@ class AggMatch(StartingMethod[Config]):
 
         Plus λ_c times the loss of unsure images, `Shrinking.loss`. With `sure_only`, c̄ is 0 for unsure images.
         """
-        labeled_view, (weak_view, strong_view) = batch.labeled[0], batch.unlabeled
+        labeled_view, weak_view = batch.labeled[0], batch.unlabeled[0]
         # Several processes must exchange the values of both passes in one order, so one pass follows the other then.
         parallel = average.processes is None
         with torch.no_grad(), side_stream(labeled_view.device, parallel=parallel) as momentum_pass:
             keys = forward_together(average, weak_view, labeled_view) if self.config.momentum_encoder else None
             memory = self.update_queue(batch, *keys) if keys else None
-        images = self.start.images(batch, weak_view)
-        *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
+        others, strong, weak = self.joint_pass(batch, online)
         momentum_pass.join()
         with torch.no_grad():
             if memory is None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from aggmatch.config import Count, Fraction, Natural, NonNegative, Positive, Settings
 from aggmatch.functional import mean_cross_entropy
-from aggmatch.methods.base import Batch, Method, Problem, StepResult, TrainingSet, Views
+from aggmatch.methods.base import Batch, Method, Problem, StepResult, TrainingSet, Views, forward_together
 from aggmatch.methods.start.contrast import Contrast
 from aggmatch.methods.start.propagation import Propagation
 from aggmatch.methods.start.rotation import TURNS, rotate_quarters, rotation_loss
@@ -156,8 +156,8 @@ S = TypeVar("S", bound=StartSettings)
 class StartingMethod(Method[S]):
     """A method with the settings of the first steps, one weak and one strong view, and no other head.
 
-    It defines `learn` in place of `step`, which makes `start.images` part of the joint pass, adds `start.loss` of their
-    outputs, and multiplies the weights of its pseudo labels by `start.begun`.
+    It defines `learn` in place of `step`, which adds `start.loss` of the first outputs of its `joint_pass`, and
+    multiplies the weights of its pseudo labels by `start.begun`.
     """
 
     views = Views(labeled=("weak",), unlabeled=("weak", "strong"))
@@ -191,6 +191,13 @@ class StartingMethod(Method[S]):
             return self.start.phase.step(batch, online)
         self.start.count_step()
         return self.learn(batch, online, average)
+
+    def joint_pass(self, batch: Batch, online: Network) -> tuple[list[Output], Output, Output]:
+        """Return the outputs for `start.images`, for the strong view, and for the weak one, which gives targets."""
+        weak_view, strong_view = batch.unlabeled
+        images = self.start.images(batch, weak_view)
+        *others, strong, weak = forward_together(online, *images, strong_view, targets=weak_view)
+        return others, strong, weak
 
     def learn(self, batch: Batch, online: Network, average: Network) -> StepResult:
         """Return the loss of the method itself, like `Method.step`."""

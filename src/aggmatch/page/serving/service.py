@@ -65,8 +65,7 @@ def load_engine(run: Path, changes: Changes = (), allow: Iterable[str] = ()) -> 
         _, channels, side, _ = session.get_inputs()[0].shape
 
         def with_onnx(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-            probs: NDArray[np.float32] = session.run(None, {"images": images})[0]
-            return probs
+            return session.run(None, {"images": images})[0]
 
         return Engine(with_onnx, tuple(classes), side, channels, "onnx")
     model = TrainedModel.load(run, changes, allow=allow)

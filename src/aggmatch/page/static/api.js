@@ -15,8 +15,6 @@ const pause = (time) => new Promise((done) => setTimeout(done, time));
 
 export const newId = () => [...crypto.getRandomValues(new Uint8Array(8))].map((b) => b.toString(16).padStart(2, "0")).join("");
 
-export const unsaved = () => waiting;
-
 function tell(text, problem = false) {
   const place = one("#saved");
   place.textContent = text;

@@ -287,8 +287,8 @@ function accept() {
   const open = inBulk() ? [...selected].map((index) => items[index]).filter((item) => !item.touched) : targets();
   const done = open.filter((item) => item.guess);
   if (!inReview() || !done.length) return;
-  const by = Map.groupBy ? Map.groupBy(done, (item) => item.guess) : new Map([...new Set(done.map((item) => item.guess))].map((name) => [name, done.filter((item) => item.guess === name)]));
-  for (const [name, some] of by) save({ event: "label", class: name }, some);
+  const names = new Set(done.map((item) => item.guess));
+  for (const name of names) save({ event: "label", class: name }, done.filter((item) => item.guess === name));
   advance(done);
 }
 

@@ -1,7 +1,7 @@
 // The tabs Train and Use, and the line that shows what the computer does.
 
 import { get, post } from "./api.js";
-import { all, count, make, one } from "./dom.js";
+import { all, count, make, one, percent } from "./dom.js";
 
 const DRAWING = "http://www.w3.org/2000/svg";
 
@@ -108,14 +108,14 @@ export async function showWhy(key) {
     const titles = { model: "The model says", neighbours: "Stored examples say", votes: "Votes of the subsets" };
     const list = make("dl", { className: "votes" });
     for (const [part, shares] of Object.entries(why.shares)) {
-      const text = Object.entries(shares).filter(([, share]) => share >= 0.005).map(([name_, share]) => `${name_} ${Math.round(100 * share)} %`);
+      const text = Object.entries(shares).filter(([, share]) => share >= 0.005).map(([name_, share]) => `${name_} ${percent(share)}`);
       list.append(make("div", {}, make("dt", {}, titles[part]), make("dd", {}, text.join(", ") || "nothing")));
     }
-    list.append(make("div", {}, make("dt", {}, "Consensus"), make("dd", {}, `${Math.round(100 * why.consensus)} %`)));
+    list.append(make("div", {}, make("dt", {}, "Consensus"), make("dd", {}, percent(why.consensus))));
     const examples = make("div", { className: "examples" });
     for (const each of why.examples) {
       const picture = each.id ? make("img", { src: `/thumbnail/${each.id}`, alt: "" }) : "";
-      const text = `${Math.round(100 * each.share)} %: ${each.class}${each.given ? " ★" : ""}`;
+      const text = `${percent(each.share)}: ${each.class}${each.given ? " ★" : ""}`;
       examples.append(make("figure", {}, picture, make("figcaption", {}, text)));
     }
     parts.push(list, make("p", { className: "note" }, "The stored examples with most weight, and the class that they hold. ★ marks a label that you gave."), examples);
