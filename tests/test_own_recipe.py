@@ -14,22 +14,27 @@ CPU = {"runtime.device": "cpu"}
 
 
 @pytest.mark.parametrize(
-    ("device", "weights", "expected"),
+    ("device", "model", "method", "expected"),
     [
-        ("cpu", True, "frozen"),
-        ("cpu", False, "scratch"),
-        ("cuda", True, "finetune"),
-        ("cuda", False, "scratch"),
+        ("cpu", {}, "aggmatch", "finetune"),
+        ("cpu", {"name": "timm:resnet18"}, "aggmatch", "frozen"),
+        ("cpu", {}, "paws", "frozen"),
+        ("cpu", {"name": "wrn-28-2"}, "aggmatch", "scratch"),
+        ("cuda", {}, "paws", "finetune"),
+        ("cuda", {"name": "timm:resnet18"}, "aggmatch", "finetune"),
+        ("cuda", {"name": "wrn-28-2"}, "aggmatch", "scratch"),
     ],
 )
-def test_the_use_of_the_backbone_follows_from_device_and_weights(device, weights, expected):
-    assert default_use(device, weights=weights) == expected
+def test_the_use_of_the_backbone_follows_from_device_network_and_method(device, model, method, expected):
+    assert default_use(device, model, method) == expected
 
 
-def test_many_short_runs_are_on_frozen_features_unless_somebody_chooses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("aggmatch.own_recipe.default_use", lambda *_, **__: "finetune")
+def test_without_weights_a_network_is_trained_from_scratch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("aggmatch.own_recipe.weights_installed", lambda: False)
+    assert {default_use(device, {}, "aggmatch") for device in ("cpu", "cuda")} == {"scratch"}
+
+
+def test_many_short_runs_are_on_frozen_features_unless_somebody_chooses(tmp_path: Path):
     folder = Layer("a test", {"data.name": str(tmp_path)} | CPU)
     assert resolve([folder]).train.backbone == "finetune"
     assert resolve_quick([folder]).train.backbone == "frozen"
@@ -50,16 +55,18 @@ def test_a_gpu_fine_tunes_by_statistics_that_came_with_the_weights(tmp_path: Pat
     assert (chosen.recipe, chosen.train.backbone, chosen.train.batchnorm) == ("finetune", "finetune", "fixed")
 
 
-def test_a_folder_of_images_is_learned_on_frozen_features_if_weights_are_installed(tmp_path: Path):
+def test_a_folder_of_images_is_fine_tuned_on_a_cpu_too_if_weights_are_installed(tmp_path: Path):
     chosen = resolve({"data.name": str(tmp_path)} | CPU)
-    assert (chosen.model.name, chosen.train.backbone, chosen.recipe) == ("efficientnet-lite0", "frozen", "frozen")
-    assert chosen.train.steps < 2000
+    assert (chosen.model.name, chosen.train.backbone, chosen.recipe) == ("efficientnet-lite0", "finetune", "finetune")
+    assert chosen.train.steps * chosen.train.batch <= 1600, "it takes minutes"
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"model.name": "efficientnet-lite0"}, "frozen"),
+        ({"model.name": "efficientnet-lite0"}, "finetune"),
+        ({"train.backbone": "frozen"}, "frozen"),
+        ({"method.name": "paws"}, "frozen"),
         ({"model.name": "timm:resnet18"}, "frozen"),
         ({"model.name": "wrn-28-2", "model.weights": "wrn.safetensors"}, "frozen"),
         ({"model.name": "wrn-28-2"}, "scratch"),

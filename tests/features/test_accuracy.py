@@ -32,6 +32,20 @@ def test_a_model_that_is_too_certain_is_not_believed():
     assert judged.accuracy == pytest.approx(100 * right.mean(), abs=3)
 
 
+def test_labels_that_are_all_predicted_right_tell_more_the_more_they_are():
+    few, many = (
+        calibrated(np.full(count, 0.97), np.ones(count), np.ones(count), np.full(9, 0.97)) for count in (8, 60)
+    )
+    assert 60 < few.low < many.low < many.accuracy < many.high <= 100
+    assert many.low > 90
+
+
+def test_with_many_labels_the_prior_does_not_matter():
+    confidence, right = predictions(20_000, 3)
+    judged = calibrated(1 - (1 - confidence) / 3, right, np.ones(20_000), 1 - (1 - confidence) / 3)
+    assert judged.accuracy == pytest.approx(100 * right.mean(), abs=0.5)
+
+
 def test_a_label_counts_for_the_images_that_are_like_it():
     # 90 images are like the first label, which is predicted right; ten are like each of the nine wrong ones
     features = torch.eye(10)[torch.arange(10).repeat_interleave(torch.tensor([90] + [10] * 9))]

@@ -86,6 +86,22 @@ def test_whatever_changes_the_features_has_an_entry_of_its_own(tmp_path: Path, c
     assert backbone.seen == len(IMAGES)
 
 
+def test_another_class_with_equal_weights_has_features_of_its_own(tmp_path: Path):
+    class Doubled(Counting):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    first = make_store(tmp_path, Counting()).plain(IMAGES)
+    torch.testing.assert_close(make_store(tmp_path, Doubled()).plain(IMAGES), 2 * first)
+
+
+def test_averaged_features_are_means_over_the_image_and_weak_views(tmp_path: Path):
+    store = make_store(tmp_path, Counting())
+    views = store.views(IMAGES, {"plain": 1, "weak": 2})
+    expected = (views["plain"][:, 0].float() + views["weak"].float().sum(1)) / 3
+    torch.testing.assert_close(store.averaged(IMAGES), expected)
+
+
 def test_only_new_images_are_computed(tmp_path: Path):
     make_store(tmp_path, Counting()).views(IMAGES[:30], {"weak": 2})
     backbone = Counting()

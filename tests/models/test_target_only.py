@@ -13,7 +13,7 @@ from aggmatch.data import load, make_split
 from aggmatch.methods import METHODS, Batch
 from aggmatch.models import Network
 from aggmatch.models.small import SmallNet
-from aggmatch.models.target_only import BatchNorm
+from aggmatch.models.target_only import BatchNorm, convolve
 from aggmatch.models.wide_resnet import WideResNet
 from aggmatch.settings import resolve
 from aggmatch.training.trainer import Trainer
@@ -140,6 +140,15 @@ def test_target_only_images_get_no_gradient():
     assert x.grad is not None
     assert x.grad[4:].abs().max() == 0
     assert x.grad[:4].abs().min() > 0
+
+
+def test_values_and_gradients_keep_their_channels_last():
+    norm, layer = BatchNorm(4), nn.Conv2d(4, 4, 3, padding=1)
+    x = torch.randn(6, 4, 5, 5).contiguous(memory_format=torch.channels_last).requires_grad_()
+    y = norm(convolve(layer, x, 2), 2)
+    (gradient,) = torch.autograd.grad(y.square().mul(torch.rand_like(y)).sum(), x)
+    for values in (y, gradient):
+        assert values.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_the_gradient_has_no_part_along_shift_and_scale_of_the_input():

@@ -15,6 +15,8 @@ from aggmatch.methods import METHODS
 from aggmatch.runs.folder import RunFolder
 from aggmatch.settings import RunSettings
 from aggmatch.training.begin import resume, start
+from aggmatch.training.crossval import estimate_accuracy
+from aggmatch.training.linear_start import store_before
 from aggmatch.training.run import Run
 from aggmatch.validate import InvalidValue
 
@@ -216,6 +218,50 @@ def test_a_method_that_learns_from_labels_alone_starts_from_them_alone(
 def test_only_finetuning_can_start_linearly():
     with pytest.raises(InvalidValue, match=r"train\.linear_start must be false"):
         settings("fixmatch", train__linear_start=True)
+
+
+@pytest.mark.parametrize("use", ["frozen", "finetune"])
+def test_the_accuracy_is_estimated_from_the_labels_alone(use: str, toy_data: DataSet, tmp_path: Path):
+    changed = {"train__backbone": use, "train__linear_start": use == "finetune", "data__labels": 30}
+    run = complete(start(settings("fixmatch", train__steps=60, **changed), tmp_path / "run", data=toy_data))
+    before = {name: value.clone() for name, value in run.state.average.state_dict().items()}
+    judged = estimate_accuracy(run)
+    assert judged is not None
+    free = torch.ones(len(toy_data.train), dtype=torch.bool)
+    free[run.split.labeled] = False
+    unlabeled = Images(toy_data.train.pixels[free], toy_data.train.labels[free])
+    true = evaluate(run.state.method, run.state.average, unlabeled).accuracy
+    assert judged.low <= true <= judged.high + 0.1
+    assert judged.high - judged.low < 25
+    assert all(torch.equal(before[name], value) for name, value in run.state.average.state_dict().items())
+
+
+def test_a_model_that_learned_wrong_labels_has_a_low_estimate(toy_data: DataSet, tmp_path: Path):
+    random = torch.randint(3, (len(toy_data.train),), generator=torch.Generator().manual_seed(0))
+    wrong = replace(toy_data, train=Images(toy_data.train.pixels, random))
+    changed = {"train__backbone": "finetune", "train__linear_start": True, "data__labels": 30}
+    run = complete(start(settings("fixmatch", train__steps=6, **changed), tmp_path / "run", data=wrong))
+    judged = estimate_accuracy(run)
+    assert judged is not None
+    assert judged.accuracy < 60
+
+
+def test_a_run_from_scratch_and_too_few_labels_have_no_estimate(toy_data: DataSet, tmp_path: Path):
+    scratch = complete(start(toy_settings(train__steps=2), tmp_path / "scratch", data=toy_data))
+    assert estimate_accuracy(scratch) is None
+    few = complete(start(settings(data__labels=3, train__steps=2), tmp_path / "few", data=toy_data))
+    assert estimate_accuracy(few) is None
+
+
+def test_a_fine_tuned_run_is_reviewed_by_features_of_the_pretrained_backbone(toy_data: DataSet, tmp_path: Path):
+    run = complete(start(finetuned(train__steps=4), tmp_path / "run", data=toy_data))
+    expected = store_before(run.state).plain(toy_data.train.pixels)
+    assert not torch.equal(run.state.average(toy_data.train.pixels).feature.half(), expected), "they have changed"
+    summary = run.folder.result()
+    assert summary is not None
+    frozen = complete(start(settings("fixmatch", train__steps=4), tmp_path / "frozen", data=toy_data)).folder.result()
+    assert frozen is not None
+    assert summary["probes"] == frozen["probes"], "both are of the backbone as it came"
 
 
 def test_a_network_without_pretrained_weights_cannot_be_frozen(toy_data: DataSet, tmp_path: Path):

@@ -6,6 +6,8 @@ from aggmatch.bench.timing import time_calls
 from aggmatch.data import DataSet, Split
 from aggmatch.devices import choose_device, computes_in_bfloat16, computing_on
 from aggmatch.experiments.estimate import measure
+from aggmatch.features.self_training import MOST
+from aggmatch.features.store import AVERAGED
 from aggmatch.methods import load_method
 from aggmatch.models import build_network
 from aggmatch.models.pretrained import freeze
@@ -27,17 +29,22 @@ def forecast(settings: RunSettings, data: DataSet, split: Split) -> str:
 
     Measures for a second or so. Example: `forecast(settings, data, make_split(data, settings.data))`.
     """
-    if settings.train.backbone != "frozen":
-        return f"about {duration(settings.train.steps * measure(settings, (data, split), PATIENCE).seconds)}"
-    training = settings.train.steps * FEATURE_STEP
-    if len(data.test) < FEW_TEST_IMAGES:  # then the accuracy is estimated too
-        training *= 1 + FOLDS / SHARE
-    whole = seconds_of_features(settings, data) + training
-    return f"about {duration(whole)}, or {duration(training)} if its features are cached"
+    use, steps = settings.train.backbone, settings.train.steps
+    training = steps * (FEATURE_STEP if use == "frozen" else measure(settings, (data, split), PATIENCE).seconds)
+    said = f"about {duration(training)}"
+    if use != "scratch":
+        said = f"about {duration(training + seconds_of_features(settings, data))}"
+        said += f", or {duration(training)} if its features are cached" if use == "frozen" else ""
+        if len(data.test) < FEW_TEST_IMAGES:
+            said += f"; then {duration(training * FOLDS / SHARE)} to estimate the accuracy"
+    return said
 
 
 def seconds_of_features(settings: RunSettings, data: DataSet) -> float:
-    """Return the seconds in which a frozen backbone computes the features of a run."""
+    """Return the seconds in which the pretrained backbone computes the features of a run.
+
+    Fine-tuning starts with those of the images and of two weak views, of a sample if there are many.
+    """
     device, names = choose_device(settings.runtime.device), load_method(settings.method_name).views
     channels, classes = data.train.pixels.shape[1], len(data.classes)
     network = build_network(
@@ -51,5 +58,9 @@ def seconds_of_features(settings: RunSettings, data: DataSet) -> float:
     with torch.no_grad(), computing_on(device, threads=1, search=False):
         network.embed(images)  # the first call takes longer
         seconds = time_calls(lambda: network.embed(images), device, 1).median
-    passes = len(data.train) * (1 + settings.views.cached * len({*names.labeled, *names.unlabeled})) + len(data.test)
+    if settings.train.backbone == "frozen":
+        views = settings.views.cached * len({*names.labeled, *names.unlabeled})
+        passes = len(data.train) * (1 + views) + len(data.test)
+    else:
+        passes = min(len(data.train), MOST) * (1 + AVERAGED) + len(data.test)
     return passes * seconds / len(images) / (torch.get_num_threads() if device.type == "cpu" else 1)

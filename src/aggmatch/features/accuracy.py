@@ -23,8 +23,9 @@ from torch import Tensor
 Array = NDArray[np.floating[Any]]
 LEAST = 1e-3
 """Confidences are clipped to this distance from 0 and 1, where the log odds would be infinite."""
-BELIEF = np.array([0.6, 0.9, 0.99])
-"""Prior: confidences of three imaginary images that are right as often as the model says."""
+BELIEF, DOUBT = np.array([0.0, 1.0]), np.array([2.0, 0.5])
+"""Prior of intercept and slope: that the model is right as often as it says, and the deviations from that."""
+ITERATIONS = 30
 DRAWS = 500
 """Calibrations that are drawn to get the interval. Their mean is less optimistic than the most probable one."""
 CHUNK = 5000
@@ -73,23 +74,23 @@ def nearest(feature_ND: Tensor, free: NDArray[np.int64], places: list[int]) -> N
 def calibrated(confidence_L: Array, right_L: Array, weight_L: Array, confidence_U: Array) -> Judged:
     """Return the accuracy of predictions from their confidences, by logistic regression on predictions of known images.
 
-    confidence_L, right_L, weight_L: of predictions of known images, whether they are right, and their weights. Unequal
-    weights count as fewer images: (Σw)² / Σw² of them. confidence_U: of the predictions to judge.
-    """
-    from sklearn.linear_model import LogisticRegression
+    log odds of being right = intercept + slope · log odds of the confidence, a priori as the model says: 0 and 1
 
+    confidence_L, right_L, weight_L: of predictions of known images, whether they are right, and their weights. Unequal
+    weights count as fewer images: (Σw)² / Σw² of them. confidence_U: of the predictions to judge. The prior matters if
+    all known images are right, where logistic regression alone has no finite answer.
+    """
     weight_L = weight_L * weight_L.sum() / (weight_L**2).sum()
-    inputs = with_constant(np.concatenate([confidence_L, BELIEF, BELIEF]))
-    right = np.concatenate([right_L, np.ones_like(BELIEF), np.zeros_like(BELIEF)])
-    weight = np.concatenate([weight_L, BELIEF, 1 - BELIEF])
-    learner = LogisticRegression(C=1e4, fit_intercept=False).fit(inputs, right, weight)
-    best = learner.coef_[0]
-    share = sigmoid(inputs @ best)
-    spread = np.linalg.inv(inputs.T @ ((weight * share * (1 - share))[:, None] * inputs))
-    drawn = np.random.default_rng(0).multivariate_normal(best, spread, DRAWS)
+    inputs, precision = with_constant(confidence_L), np.diag(DOUBT**-2.0)
+    best = BELIEF.copy()
+    for _ in range(ITERATIONS):  # Newton's method
+        share = sigmoid(inputs @ best)
+        slope = inputs.T @ (weight_L * (share - right_L)) + precision @ (best - BELIEF)
+        curvature = inputs.T @ ((weight_L * share * (1 - share))[:, None] * inputs) + precision
+        best -= np.clip(np.linalg.solve(curvature, slope), -1, 1)
+    drawn = np.random.default_rng(0).multivariate_normal(best, np.linalg.inv(curvature), DRAWS)
     values, counts = np.unique(np.round(confidence_U, 3), return_counts=True)  # many images, few confidences
-    judged = with_constant(values)
-    accuracies = 100 * sigmoid(drawn @ judged.T) @ counts / counts.sum()
+    accuracies = 100 * sigmoid(drawn @ with_constant(values).T) @ counts / counts.sum()
     return Judged(float(accuracies.mean()), *np.percentile(accuracies, [2.5, 97.5]).tolist())
 
 

@@ -28,6 +28,8 @@ from aggmatch.storage.row_cache import Names, RowCache
 VERSION = 3
 """Changes when the same images and settings give other features."""
 PLAIN = "plain"
+AVERAGED = 2
+"""Weak views in the mean features of an image."""
 Result = TypeVar("Result")
 
 
@@ -98,9 +100,9 @@ class FeatureStore:
         """Return the features of the images themselves: float16, (N, D), on the CPU."""
         return self.views(pixels, {PLAIN: 1})[PLAIN][:, 0]
 
-    def averaged(self, pixels: Tensor, weak: int = 2) -> Tensor:
-        """Return the mean features of each image and of some of its weak views: float32, (N, D), on the CPU."""
-        found = self.views(pixels, {PLAIN: 1, "weak": weak})
+    def averaged(self, pixels: Tensor) -> Tensor:
+        """Return the mean features of each image and of two of its weak views: float32, (N, D), on the CPU."""
+        found = self.views(pixels, {PLAIN: 1, "weak": AVERAGED})
         return torch.cat([found[PLAIN], found["weak"]], 1).float().mean(1)
 
     def key(self, pixels: Tensor, name: str, number: int) -> str:

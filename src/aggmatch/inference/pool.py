@@ -92,8 +92,9 @@ def pool_of_run(
 
     run: its folder. changes: settings of section `runtime`. labels_file: a table with the labels as they are now; the
     images of a folder may have got more labels since the run. allow: code that the folder may name. download: whether
-    missing files of the data set may be fetched. early: whether to take the features of a network that learned all its
-    layers from its first snapshot, before it memorised its labels; see `early_features`.
+    missing files of the data set may be fetched. early: whether to take the features of a network that learned from
+    scratch from its first snapshot, before it memorised its labels; see `early_features`. Those of a fine-tuned network
+    are of the pretrained backbone, on which choices and doubts were measured.
 
     Example: `pool_of_run(Path("runs/mine")).probs`.
     """
@@ -107,6 +108,9 @@ def pool_of_run(
     network, pixels = model.network, data.train.pixels
     if network.frozen is not None:
         inputs = features = store_of(network, settings, mirror=data.mirror).plain(pixels)
+    elif settings.train.backbone == "finetune":
+        store = pretrained_store(settings, pixels, classes=len(model.classes), mirror=data.mirror)
+        inputs, features = pixels, store.plain(pixels)
     elif early:
         inputs, features = pixels, early_features(folder, settings, pixels)
     else:
