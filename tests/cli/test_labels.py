@@ -38,9 +38,10 @@ def fill_in(table: Path, wrong: tuple[str, ...] = ()) -> None:
         csv.writer(file).writerows(rows)
 
 
-def train(run, *words: object) -> tuple[str, str]:
+def train(run, *words: object, use: str = "frozen") -> tuple[str, str]:
     steps = ["--method", "supervised", "--set", "train.batch=6", "--set", "views.cached=1"]
-    code, out, err = run("train", *words, *steps, *FROZEN, "--allow-code", BACKBONE)
+    use = f"train.backbone={use}"
+    code, out, err = run("train", *words, *steps, *FROZEN, "--set", use, "--allow-code", BACKBONE)
     assert code == 0, err
     return out, err
 
@@ -208,11 +209,13 @@ def test_without_out_a_run_from_an_earlier_one_has_the_next_number(run):
     assert Path("runs/digits-10-supervised-fold0-2/summary.json").exists()
 
 
-def test_with_few_test_images_the_accuracy_is_estimated_too(run, photos):
+@pytest.mark.parametrize("use", ["frozen", "finetune"])
+def test_with_few_test_images_the_accuracy_is_estimated_too(run, photos, use: str):
     table = Path("labels.csv")
     table.write_text("\n".join(["file,label", *(f"{file.name}," for file in sorted(photos.iterdir())[:18])]))
     fill_in(table)
-    out, _ = train(run, "photos", "--labels-file", table, "--out", "run", "--steps", "150")
+    out, _ = train(run, "photos", "--labels-file", table, "--out", "run", "--steps", "150", use=use)
+    assert re.search(r"; then \S+ s to estimate the accuracy", out)
     said = re.search(r"Estimated accuracy on images without a label: (\d+) %, 95 % interval (\d+) to (\d+) %", out)
     assert said is not None
     accuracy, low, high = map(int, said.groups())

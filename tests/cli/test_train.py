@@ -367,3 +367,12 @@ def interrupting_step():
             os.kill(os.getpid(), signal.SIGINT)
 
     return interrupted
+
+
+def test_threads_that_wait_sleep_unless_the_user_decides(run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    run("--version")
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    run("--version")
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"

@@ -2,14 +2,16 @@
 
 import errno
 import shutil
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from tests.page.conftest import ODD
+from tests.page.conftest import BACKBONE, ODD
 
 from aggmatch.data import load
 from aggmatch.errors import AggMatchError
-from aggmatch.page.outputs import folder_names, labels_csv, sort_files
+from aggmatch.page.outputs import folder_names, labels_csv, onnx_file, sort_files
 from aggmatch.page.project import Project
 
 
@@ -81,3 +83,17 @@ def test_training_reads_the_downloaded_table_and_the_log_alike(trained: Project,
 def test_other_wishes_are_refused(trained: Project):
     with pytest.raises(AggMatchError, match="copy or link"):
         sort_files(trained, "labels", "move")
+
+
+def test_the_model_may_name_all_code_that_the_page_was_started_with(trained: Project, monkeypatch: pytest.MonkeyPatch):
+    def run(command: list[str], **_: object) -> object:
+        started.append(command)
+        return SimpleNamespace(returncode=0, stderr="")
+
+    started: list[list[str]] = []
+    monkeypatch.setattr("aggmatch.page.outputs.subprocess", SimpleNamespace(run=run))
+    trained.rounds.changes.append(("--set", {"method.name": "mine.py:Mine", "views.weak": "weak"}))
+    onnx_file(trained)
+    (command,) = started
+    allowed = {after for word, after in pairwise(command) if word == "--allow-code"}
+    assert allowed == {BACKBONE, "mine.py:Mine"}

@@ -144,6 +144,8 @@ def version(
 
 def main() -> None:
     """Run the command line; an error that the user can fix is one sentence and exit code 2, a warning one line."""
+    # Threads that wait for each other sleep: beside other work, a step then takes half as long. Read when torch loads.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     console.print_plainly(sys.stdout, sys.stderr)
     shown = set[str]()
 

@@ -14,6 +14,8 @@ from aggmatch.data.own.decode import printable
 from aggmatch.errors import AggMatchError
 from aggmatch.page.lists import Guess
 from aggmatch.page.project import Project
+from aggmatch.registry import is_code
+from aggmatch.settings import parts_named
 
 UNSAFE = re.compile(r'[\\/:*?"<>|\x00-\x1f\x7f]')
 """Characters that the name of a folder must not have on some system."""
@@ -57,8 +59,8 @@ def onnx_file(project: Project) -> Path:
         raise AggMatchError("There is no model yet. Train one first.")
     path = done.path / "model.onnx"
     if not path.exists():
-        code = [change for _, values in project.rounds.changes for key, change in values.items() if key == "model.name"]
-        allowed = [part for name in code for part in ("--allow-code", str(name)) if ":" in str(name)]
+        parts = [name for _, values in project.rounds.changes for name in parts_named(values) if is_code(name)]
+        allowed = [word for name in parts for word in ("--allow-code", name)]
         command = [sys.executable, "-m", "aggmatch", "export", str(done.run), "--out", str(path), *allowed]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:
