@@ -226,6 +226,24 @@ def test_with_few_test_images_the_accuracy_is_estimated_too(run, photos, use: st
     assert f"{low} to {high}&nbsp;%" in Path("run/report.html").read_text()
 
 
+def test_ctrl_c_skips_the_estimate_and_resuming_makes_it(run, photos, monkeypatch: pytest.MonkeyPatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    table = Path("labels.csv")
+    table.write_text("\n".join(["file,label", *(f"{file.name}," for file in sorted(photos.iterdir())[:18])]))
+    fill_in(table)
+    with monkeypatch.context() as patch:
+        patch.setattr("aggmatch.training.crossval.cross_validate", interrupt)
+        out, _ = train(run, "photos", "--labels-file", table, "--out", "run", "--steps", "2")
+    assert "aggmatch train --resume --out run" in out
+    assert Path("run/summary.json").exists()
+    assert not Path("run/estimate.json").exists()
+    code, out, err = run("train", "--resume", "--out", "run", "--allow-code", BACKBONE)
+    assert code == 0, err
+    assert "Estimated accuracy" in out
+
+
 def test_with_a_few_labels_or_enough_test_images_nothing_is_estimated(run, photos):
     table = Path("labels.csv")
     table.write_text("\n".join(["file,label", *(f"{file.name}," for file in sorted(photos.iterdir())[:6])]))

@@ -199,8 +199,15 @@ def estimate_if_few_test_images(run: "Run", *, quiet: bool) -> None:
     from aggmatch.training.crossval import estimate_accuracy
 
     few = is_own_images(run.settings.data.name) and len(run.data.test) < FEW_TEST_IMAGES
-    if few and not run.folder.estimate.exists() and (judged := estimate_accuracy(run)):
-        run.folder.write_estimate(Estimated(accuracy=judged.accuracy, low=judged.low, high=judged.high))
+    if few and not run.folder.estimate.exists():
+        try:
+            judged = estimate_accuracy(run)
+        except KeyboardInterrupt:  # the run itself is finished
+            command = f"aggmatch train --resume --out {shlex.quote(str(run.folder.path))}"
+            say(f"The accuracy was not estimated. To do it later: {command}", quiet=quiet)
+            return
+        if judged:
+            run.folder.write_estimate(Estimated(accuracy=judged.accuracy, low=judged.low, high=judged.high))
     if found := run.folder.estimated():
         say(
             f"Estimated accuracy on images without a label: {found['accuracy']:.0f} %, 95 % interval "
