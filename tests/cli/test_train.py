@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from aggmatch import cli
+from aggmatch.cli.app import wait_briefly
 from aggmatch.training.trainer import Trainer
 
 QUICK = ["--steps", "6", "--set", "model.name=small-4", "--set", "train.batch=10", "--set", "train.unlabeled_ratio=2"]
@@ -369,10 +370,11 @@ def interrupting_step():
     return interrupted
 
 
-def test_threads_that_wait_sleep_unless_the_user_decides(run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    run("--version")
-    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
-    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    run("--version")
-    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_threads_that_wait_sleep_soon_unless_the_user_decides(chosen, expected, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "environ", chosen)
+    wait_briefly()
+    assert chosen.get("GOMP_SPINCOUNT") == expected
