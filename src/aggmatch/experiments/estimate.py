@@ -120,10 +120,10 @@ def logged_seconds(run: PlannedRun) -> float | None:
     return float((last["seconds"] - first["seconds"]) / (last["step"] - first["step"]))
 
 
-def measure(settings: RunSettings, given: tuple[DataSet, Split] | None = None, patience: float = PATIENCE) -> StepPace:
+def measure(settings: RunSettings, given: tuple[DataSet, Split] | None = None) -> StepPace:
     """Measure the pace of training steps, without evaluations.
 
-    given: images and their labels; None for random images of the right shape. patience: see `PATIENCE`.
+    given: images and their labels; None for random images of the right shape.
     """
     device = choose_device(settings.runtime.device)
     data, split = given or stand_in(settings, FEW + (settings.data.labels or 0))
@@ -134,7 +134,7 @@ def measure(settings: RunSettings, given: tuple[DataSet, Split] | None = None, p
         batch = -(-batch // len(data.classes)) * len(data.classes)
     small = replace(settings, train=replace(settings.train, batch=batch))
     whole = time_steps(small, data, split, device, warm=1, steps=1) * settings.train.batch / batch
-    if whole > patience:
+    if whole > PATIENCE:
         return StepPace(whole, PART)
     return StepPace(time_steps(settings, data, split, device, warm=1, steps=3), WHOLE)
 

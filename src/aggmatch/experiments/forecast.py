@@ -20,17 +20,15 @@ FEW = 16
 """Images on which a frozen backbone is timed."""
 FEATURE_STEP = 0.02
 """Seconds of a step on cached features; it hardly depends on the backbone or the device."""
-PATIENCE = 0.2
-"""Seconds up to which a whole step is timed on a CPU, and not one on a part of its batch."""
 
 
 def forecast(settings: RunSettings, data: DataSet, split: Split) -> str:
     """Return how long a run takes on this machine, in words: `about 2 min 10 s`.
 
-    Measures for a second or so. Example: `forecast(settings, data, make_split(data, settings.data))`.
+    Measures for some seconds. Example: `forecast(settings, data, make_split(data, settings.data))`.
     """
     use, steps = settings.train.backbone, settings.train.steps
-    training = steps * (FEATURE_STEP if use == "frozen" else measure(settings, (data, split), PATIENCE).seconds)
+    training = steps * (FEATURE_STEP if use == "frozen" else measure(settings, (data, split)).seconds)
     said = f"about {duration(training)}"
     if use != "scratch":
         said = f"about {duration(training + seconds_of_features(settings, data))}"
