@@ -25,16 +25,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aggmatch import DataSet, Split, load, resolve, start
-from aggmatch.augment.settings import ViewSettings
-from aggmatch.augment.views import Augmenter
 from aggmatch.evaluation import predict
 from aggmatch.features.active import find_doubts, suggest
-from aggmatch.features.store import FeatureStore
 from aggmatch.inference.pool import early_features
-from aggmatch.models import ModelSettings, build_network
-from aggmatch.models.registry import load_backbone
 from aggmatch.storage.files import write_atomically
 from aggmatch.tables import Table, show_mean
+from aggmatch.training.inputs import pretrained_store
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/active"
@@ -63,11 +59,8 @@ def features_of(data: DataSet) -> tuple[Tensor, Tensor]:
     """Return the features of training and test images."""
     if data.name == "digits":
         return data.train.pixels.flatten(1).float(), data.test.pixels.flatten(1).float()
-    model = ModelSettings(name="efficientnet-lite0")
-    network = build_network(model.name, channels=3, classes=10, use="frozen")
-    load_backbone(network, "frozen", model)
-    network.normalize_by(data.train.pixels)
-    store = FeatureStore(network, Augmenter(ViewSettings(), mirror=True))
+    settings = resolve({"data.name": "cifar10", "model.name": "efficientnet-lite0", "train.backbone": "frozen"})
+    store = pretrained_store(settings, data.train.pixels)
     return store.plain(data.train.pixels).float(), store.plain(data.test.pixels).float()
 
 
